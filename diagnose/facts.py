@@ -1,0 +1,748 @@
+"""Facts: what is so on one node, in one frozen, typed document. No opinion in them.
+
+A section that could not be read is None and ``NodeFacts.reasons`` says why; a field is None with an
+entry in its section's ``unread``; an empty tuple means "looked, found none". This module runs on the
+node and imports the standard library alone; ``document.py`` reads and writes it where judging happens.
+"""
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Dict, Optional, Tuple
+
+SCHEMA_VERSION = 1
+UNLIMITED = 2**63 - 1
+"""How "unlimited" is written in a limit: JSON has no infinity."""
+
+Strings = Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is not known.
+
+    kind: not-asked, not-applicable, no-rights, timed-out, crashed, unreadable, absent (there is no such
+    file, tool or library), not-recorded (an older recording, or one by a narrower run).
+    """
+
+    kind: str
+    text: str
+
+
+Unread = Dict[str, Reason]
+
+
+def _unread() -> Any:
+    return field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class How:
+    """How the facts were taken: root's or ssh's limits and environment are not the job's."""
+
+    via: str = "local"
+    """local, ssh, srun, torchrun or replay."""
+    user: Optional[str] = None
+    uid: Optional[int] = None
+    tool_version: Optional[str] = None
+    python: Optional[str] = None
+    """Version of the interpreter that took the facts."""
+    profile: str = "quick"
+    job: Optional[str] = None
+    """Scheduler's job, e.g. "slurm 1234"."""
+
+
+# --------------------------------------------------------------------------- host
+
+
+@dataclass(frozen=True)
+class Os:
+    id: Optional[str] = None
+    """os-release ID: centos, ubuntu, debian, rhel ..."""
+    version: Optional[str] = None
+    """Best known version: 8.2.2004, 22.04; "8" for CentOS Stream; None where the release has none (Arch)."""
+    pretty: Optional[str] = None
+    like: Optional[Strings] = None
+    stream: Optional[bool] = None
+    """True for CentOS Stream, which has no minor version."""
+    kernel: Optional[str] = None
+    machine: Optional[str] = None
+    """x86_64, aarch64 ..."""
+    glibc: Optional[str] = None
+    """None with the reason "absent" on musl."""
+    hostname: Optional[str] = None
+    container: Optional[str] = None
+    """docker, podman, kubernetes, lxc, apptainer, systemd-nspawn, containerd, "container" (kind not told); "" on none."""
+    virtualisation: Optional[str] = None
+    """kvm, vmware, microsoft, xen, wsl, amazon, google, firecracker ...; "" on bare metal."""
+    uptime_s: Optional[float] = None
+    boot_id: Optional[str] = None
+    selinux: Optional[str] = None
+    """enforcing, permissive or disabled."""
+    secure_boot: Optional[bool] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Cpu:
+    model: Optional[str] = None
+    sockets: Optional[int] = None
+    cores: Optional[int] = None
+    threads: Optional[int] = None
+    """Logical processors that are online on the machine."""
+    allowed: Optional[int] = None
+    """Logical processors in this process's affinity mask (cpuset, taskset, scheduler)."""
+    quota: Optional[float] = None
+    """cgroup CPU limit in processors; UNLIMITED as float when there is none."""
+    numa_nodes: Optional[int] = None
+    governors: Optional[Strings] = None
+    """Distinct cpufreq governors; empty where the machine offers no cpufreq."""
+    load_1min: Optional[float] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Memory:
+    total_bytes: Optional[int] = None
+    available_bytes: Optional[int] = None
+    swap_total_bytes: Optional[int] = None
+    swap_free_bytes: Optional[int] = None
+    hugepages_total: Optional[int] = None
+    hugepages_free: Optional[int] = None
+    hugepage_bytes: Optional[int] = None
+    transparent_hugepages: Optional[str] = None
+    cgroup_limit_bytes: Optional[int] = None
+    """The smallest memory limit of this process's cgroup and its parents; UNLIMITED when none."""
+    cgroup_used_bytes: Optional[int] = None
+    """Usage of the cgroup that sets cgroup_limit_bytes, without reclaimable file cache."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A resource limit; UNLIMITED for none."""
+
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    memlock_bytes: Optional[Limit] = None
+    nofile: Optional[Limit] = None
+    nproc: Optional[Limit] = None
+    stack_bytes: Optional[Limit] = None
+    core_bytes: Optional[Limit] = None
+    cap_ipc_lock: Optional[bool] = None
+    """The process has CAP_IPC_LOCK in its effective set: memlock does not bind it."""
+    whose: Optional[str] = None
+    """Whose limits these are, e.g. "this shell (user ana)", "the job step", "root's ssh session"."""
+    cgroup_pids_max: Optional[int] = None
+    cgroup_pids_current: Optional[int] = None
+    kernel_pid_max: Optional[int] = None
+    kernel_threads_max: Optional[int] = None
+    kernel_file_max: Optional[int] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One place that a job writes to: /dev/shm, /tmp, the home, the working directory."""
+
+    role: str
+    """shm, tmp, home or cwd."""
+    path: str
+    point: Optional[str] = None
+    """Where it is mounted."""
+    fs_type: Optional[str] = None
+    network: Optional[bool] = None
+    """True for nfs, lustre, gpfs, ceph, beegfs, cifs, fuse.sshfs ..."""
+    options: Optional[Strings] = None
+    read_only: Optional[bool] = None
+    total_bytes: Optional[int] = None
+    free_bytes: Optional[int] = None
+    """Free to this user (f_bavail)."""
+    inodes_total: Optional[int] = None
+    """0 where the file system has no fixed number (btrfs, many network file systems)."""
+    inodes_free: Optional[int] = None
+    writable: Optional[bool] = None
+    """access(2) says this user may write."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Disk:
+    mounts: Optional[Tuple[Mount, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time synchronisation."""
+
+    synchroniser: Optional[str] = None
+    """chronyd, systemd-timesyncd, ntpd, ptp4l, phc2sys, openntpd; "" when none runs; "host" in a container or guest
+    whose clock is kept by its host (kvm-clock with a ptp_kvm, Hyper-V time sync, a container)."""
+    synchronised: Optional[bool] = None
+    """The kernel's own word (adjtimex: STA_UNSYNC is clear) or the synchroniser's."""
+    offset_s: Optional[float] = None
+    stratum: Optional[int] = None
+    max_error_s: Optional[float] = None
+    """The kernel's bound on the clock's error (adjtimex maxerror)."""
+    unread: Unread = _unread()
+
+
+# --------------------------------------------------------------------------- GPUs and software
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    pid: int
+    name: Optional[str] = None
+    used_bytes: Optional[int] = None
+    kind: str = "compute"
+    """compute, graphics or mps."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML (or nvidia-smi) tells it. "Not supported by this device" stands in ``unsupported``."""
+
+    index: int
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    pci: Optional[str] = None
+    """Domain:bus:device.function in lower case with a 4-digit domain: 0000:07:00.0."""
+    serial: Optional[str] = None
+    compute_capability: Optional[str] = None
+    """"8.0"."""
+    memory_total_bytes: Optional[int] = None
+    memory_used_bytes: Optional[int] = None
+    """Without the driver's reserve (NVML's second memory call); see memory_used_includes_reserve."""
+    memory_used_includes_reserve: Optional[bool] = None
+    """True when only the first memory call answered: hundreds of MB may be the driver's own."""
+    compute_mode: Optional[str] = None
+    """default, exclusive_process, exclusive_thread or prohibited."""
+    mig: Optional[str] = None
+    """enabled, disabled, or "unsupported"."""
+    persistence: Optional[bool] = None
+    temperature_c: Optional[int] = None
+    temperature_slowdown_c: Optional[int] = None
+    power_w: Optional[float] = None
+    power_limit_w: Optional[float] = None
+    power_default_limit_w: Optional[float] = None
+    clock_sm_mhz: Optional[int] = None
+    clock_sm_max_mhz: Optional[int] = None
+    clock_memory_mhz: Optional[int] = None
+    throttle: Optional[Strings] = None
+    """Names of the active clock event reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown ..."""
+    ecc_mode: Optional[bool] = None
+    ecc_uncorrected_volatile: Optional[int] = None
+    ecc_uncorrected_aggregate: Optional[int] = None
+    remapped_correctable: Optional[int] = None
+    remapped_uncorrectable: Optional[int] = None
+    remap_pending: Optional[bool] = None
+    remap_failure: Optional[bool] = None
+    pcie_gen: Optional[int] = None
+    pcie_gen_max: Optional[int] = None
+    pcie_width: Optional[int] = None
+    pcie_width_max: Optional[int] = None
+    numa_node: Optional[int] = None
+    processes: Optional[Tuple[GpuProcess, ...]] = None
+    unsupported: Strings = ()
+    """Fields that this device does not have."""
+    fault: Optional[str] = None
+    """What NVML said instead of answering for this GPU: "GPU is lost", "timed out" ..."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class PciGpu:
+    """A GPU function on the PCI bus that an NVIDIA driver would drive (no audio, no NVSwitch, not vfio-bound)."""
+
+    pci: str
+    device_id: str
+    """PCI device id, e.g. "0x20b0"."""
+    driver: Optional[str] = None
+    """Bound kernel driver; "" when none is bound."""
+    numa_node: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    source: Optional[str] = None
+    """nvml, nvidia-smi, or proc (the kernel's trees alone)."""
+    driver: Optional[str] = None
+    """Version of the loaded kernel module or as NVML says: 535.104.05."""
+    kernel_module: Optional[str] = None
+    """Version of the loaded nvidia kernel module from /proc/driver/nvidia/version; "" when no module is loaded."""
+    kernel_module_open: Optional[bool] = None
+    library: Optional[str] = None
+    """Version of the user-space driver library (NVML's), where it can be told apart from the module's."""
+    cuda: Optional[str] = None
+    """Highest CUDA version that the driver supports: "12.2"."""
+    nvml_error: Optional[str] = None
+    """NVML's own words when it would not start: "Driver/library version mismatch", "Driver Not Loaded" ..."""
+    gpus: Optional[Tuple[Gpu, ...]] = None
+    on_bus: Optional[Tuple[PciGpu, ...]] = None
+    """NVIDIA GPUs on the PCI bus; /sys is not namespaced: a container sees all of the machine's."""
+    device_nodes: Optional[Strings] = None
+    """/dev/nvidia0 ... that exist here."""
+    admitted: Optional[int] = None
+    """How many GPUs this container or job was given, when something says so (device nodes, scheduler, NVIDIA_VISIBLE_DEVICES)."""
+    admitted_by: Optional[str] = None
+    """What says so: "SLURM_JOB_GPUS=0,1"."""
+    visible_devices: Optional[str] = None
+    """CUDA_VISIBLE_DEVICES as set; None with the reason absent when unset."""
+    other_vendor: Optional[Strings] = None
+    """GPUs of other vendors on the bus that a training job could use: "amd 0000:03:00.0"."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class LoadedLibrary:
+    """A shared library that the process really mapped."""
+
+    path: str
+    version: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch of the examined interpreter."""
+
+    python: Optional[str] = None
+    """Path of the examined interpreter."""
+    python_version: Optional[str] = None
+    """3.8.12"""
+    python_chosen_by: Optional[str] = None
+    """--python, $VIRTUAL_ENV, $CONDA_PREFIX, PATH or own interpreter."""
+    installed: Optional[bool] = None
+    version: Optional[str] = None
+    """1.12.1+cu113"""
+    cuda: Optional[str] = None
+    """CUDA version that this torch was built with; "" for a build without CUDA."""
+    hip: Optional[str] = None
+    """ROCm version of the build; "" for none."""
+    git: Optional[str] = None
+    path: Optional[str] = None
+    installer: Optional[str] = None
+    """pip, conda, uv, distribution, source or unknown."""
+    flavour: Optional[str] = None
+    """official-wheel, conda, ngc, vendor, distribution, source; or None with a reason."""
+    wheel_tag: Optional[str] = None
+    """manylinux_2_28_x86_64, linux_x86_64 ..., from the WHEEL file."""
+    requires: Optional[Strings] = None
+    """nvidia-*, triton and numpy requirements as the METADATA file states them."""
+    nvidia_packages: Optional[Dict[str, str]] = None
+    """nvidia-nccl-cu12 -> 2.21.5: packages installed in that environment."""
+    companions: Optional[Dict[str, str]] = None
+    """torchvision, torchaudio, numpy ... -> version."""
+    imported: Optional[bool] = None
+    """None: not asked (profile quick). False: the import failed; import_error says how."""
+    import_error: Optional[str] = None
+    import_failure: Optional[str] = None
+    """exception, signal, timed-out or could-not-start; None when the import worked or was not asked."""
+    import_s: Optional[float] = None
+    arch_list: Optional[Strings] = None
+    """sm_70, sm_80, compute_90 ..."""
+    nccl: Optional[str] = None
+    """Version that torch itself reports: 2.10.3."""
+    nccl_loaded: Optional[LoadedLibrary] = None
+    """The libnccl mapped into the process; None with the reason not-applicable when linked statically."""
+    nccl_bundled: Optional[str] = None
+    """Path of the libnccl that this torch ships or requires (static look), "" when it is linked statically."""
+    cudnn: Optional[str] = None
+    distributed: Optional[bool] = None
+    """torch.distributed.is_available()"""
+    backends: Optional[Strings] = None
+    """gloo, nccl, mpi, ucc: those that this torch can start."""
+    cuda_available: Optional[bool] = None
+    cuda_device_count: Optional[int] = None
+    cuda_error: Optional[str] = None
+    """What CUDA said when it is not available."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    path: str
+    version: Optional[str] = None
+    source: str = "version.json"
+    """version.json, version.txt or nvcc."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library found in a file system."""
+
+    path: str
+    name: str
+    """nccl, cudart, cuda, cudnn ..."""
+    version: Optional[str] = None
+    where: str = "system"
+    """ld-library-path, ld-preload, ld-cache, system, wheel or conda."""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    toolkits: Optional[Tuple[Toolkit, ...]] = None
+    nvcc: Optional[Toolkit] = None
+    """The nvcc that PATH finds; None with the reason absent."""
+    library_path: Optional[Strings] = None
+    """LD_LIBRARY_PATH entries in order."""
+    shadowing: Optional[Tuple[Library, ...]] = None
+    """libcuda, libcudart, libnccl, libcudnn in LD_LIBRARY_PATH or LD_PRELOAD."""
+    nccls: Optional[Tuple[Library, ...]] = None
+    """Every libnccl.so* found, by real path."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str
+    """Redacted where it is not on the allow-list."""
+    source: str = "environment"
+    """environment, or the file and line: /etc/nccl.conf:3."""
+
+
+@dataclass(frozen=True)
+class Env:
+    variables: Optional[Tuple[Variable, ...]] = None
+    """From the environment first, then nccl.conf files in the order in which NCCL lets them win."""
+    nccl_conf_files: Optional[Strings] = None
+    unread: Unread = _unread()
+
+    def get(self, name: str) -> Optional[str]:
+        """The value in force of ``name``: the environment wins over nccl.conf files."""
+        for variable in self.variables or ():
+            if variable.name == name:
+                return variable.value
+        return None
+
+
+# --------------------------------------------------------------------------- network
+
+
+@dataclass(frozen=True)
+class Address:
+    ip: str
+    prefix: int
+    family: str
+    """ipv4 or ipv6."""
+    scope: Optional[str] = None
+    """global, link or host."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    index: Optional[int] = None
+    kind: Optional[str] = None
+    """physical, virtio (a guest's NIC), bond, vlan, bridge, veth, tunnel, wireless, ipoib, dummy, macvlan, loopback, other."""
+    addresses: Optional[Tuple[Address, ...]] = None
+    mtu: Optional[int] = None
+    speed_mbit_s: Optional[int] = None
+    """None with a reason where the driver does not say (-1, EINVAL while down)."""
+    operstate: Optional[str] = None
+    running: Optional[bool] = None
+    """IFF_RUNNING (flags bit 0x40): what NCCL looks at."""
+    up: Optional[bool] = None
+    """IFF_UP."""
+    mac: Optional[str] = None
+    driver: Optional[str] = None
+    pci: Optional[str] = None
+    numa_node: Optional[int] = None
+    master: Optional[str] = None
+    """Bond or bridge that it belongs to."""
+    lower: Optional[Strings] = None
+    """Members of a bond or bridge, parent of a vlan."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Route:
+    """How this node would reach ``to``."""
+
+    to: str
+    ip: Optional[str] = None
+    interface: Optional[str] = None
+    source: Optional[str] = None
+    gateway: Optional[str] = None
+    error: Optional[str] = None
+    """ENETUNREACH, EHOSTUNREACH, EACCES (prohibit), EINVAL (blackhole)."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the node's resolver answers for a name."""
+
+    name: str
+    addresses: Strings = ()
+    error: Optional[str] = None
+    """Resolver's words when it does not resolve; "timed out"."""
+    duration_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Socket:
+    """A listening TCP socket."""
+
+    ip: str
+    port: int
+    pid: Optional[int] = None
+    process: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Firewall:
+    name: str
+    """firewalld, ufw, nftables or iptables."""
+    active: Optional[bool] = None
+    zone: Optional[str] = None
+    """firewalld: default zone, with the zone of each interface in ``interfaces``."""
+    interfaces: Optional[Dict[str, str]] = None
+    target: Optional[str] = None
+    """Policy for what no rule names: ACCEPT, DROP, REJECT, default ..."""
+    open_ports: Optional[Strings] = None
+    """"29500/tcp", "1024-65535/tcp", as the tool writes them."""
+    trusted_sources: Optional[Strings] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Network:
+    hostname: Optional[str] = None
+    fqdn: Optional[str] = None
+    interfaces: Optional[Tuple[Interface, ...]] = None
+    default_route: Optional[Route] = None
+    """None with the reason absent when there is none."""
+    master_route: Optional[Route] = None
+    own_name: Optional[Resolved] = None
+    hosts_lines: Optional[Strings] = None
+    """Lines of /etc/hosts that name this host."""
+    master_name: Optional[Resolved] = None
+    firewalls: Optional[Tuple[Firewall, ...]] = None
+    proxies: Optional[Tuple[Variable, ...]] = None
+    port_range: Optional[Tuple[int, int]] = None
+    """net.ipv4.ip_local_port_range"""
+    listening: Optional[Tuple[Socket, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Gid:
+    index: int
+    gid: str
+    """Full form: 0000:0000:0000:0000:0000:ffff:0a00:0001."""
+    type: Optional[str] = None
+    """"IB/RoCE v1" or "RoCE v2"."""
+    netdev: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    port: int
+    state: Optional[str] = None
+    """ACTIVE, DOWN, INIT, ARMED."""
+    phys_state: Optional[str] = None
+    """LinkUp, Disabled, Polling ..."""
+    rate_gbit_s: Optional[float] = None
+    rate: Optional[str] = None
+    """As the kernel writes it: "200 Gb/sec (4X HDR)"."""
+    link_layer: Optional[str] = None
+    """InfiniBand or Ethernet."""
+    lid: Optional[int] = None
+    sm_lid: Optional[int] = None
+    gids: Optional[Tuple[Gid, ...]] = None
+    """Rows that are not all zero."""
+    netdev: Optional[str] = None
+    counters: Optional[Dict[str, int]] = None
+    hw_counters: Optional[Dict[str, int]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    name: str
+    ports: Optional[Tuple[RdmaPort, ...]] = None
+    firmware: Optional[str] = None
+    board_id: Optional[str] = None
+    """PSID."""
+    hca_type: Optional[str] = None
+    node_guid: Optional[str] = None
+    sys_image_guid: Optional[str] = None
+    node_type: Optional[str] = None
+    driver: Optional[str] = None
+    pci: Optional[str] = None
+    numa_node: Optional[int] = None
+    virtual_function: Optional[bool] = None
+    uverbs: Optional[str] = None
+    """uverbs0: its character device's name."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    path: str
+    readable: Optional[bool] = None
+    writable: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class Rdma:
+    devices: Optional[Tuple[RdmaDevice, ...]] = None
+    pci_hcas: Optional[Strings] = None
+    """Mellanox/NVIDIA (vendor 0x15b3, class network), Broadcom RoCE, Intel OPA/E810, EFA ... RDMA-capable functions on the PCI bus."""
+    modules: Optional[Strings] = None
+    """Those loaded of ib_core, ib_uverbs, mlx5_ib, rdma_cm, rdma_ucm, nvidia_peermem, rdma_rxe ..."""
+    device_nodes: Optional[Tuple[DeviceNode, ...]] = None
+    """/dev/infiniband/*"""
+    unread: Unread = _unread()
+
+
+# --------------------------------------------------------------------------- ssh, launcher, active tests
+
+
+@dataclass(frozen=True)
+class SshFile:
+    path: str
+    mode: str
+    """Octal permission bits: "0600"."""
+    owner_uid: Optional[int] = None
+    kind: str = "file"
+    """private-key, public-key, authorized_keys, known_hosts, config or directory."""
+
+
+@dataclass(frozen=True)
+class Ssh:
+    client: Optional[str] = None
+    """OpenSSH_8.0p1; None with the reason absent."""
+    files: Optional[Tuple[SshFile, ...]] = None
+    agent_keys: Optional[int] = None
+    """Keys that the agent holds; None with the reason absent when there is no agent."""
+    known_hosts: Optional[int] = None
+    """Number of entries; names are often hashed."""
+    options: Optional[Dict[str, str]] = None
+    """Client options that matter for a login without a person: StrictHostKeyChecking, BatchMode, ProxyJump ..."""
+    server_running: Optional[bool] = None
+    server_ports: Optional[Tuple[int, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the launcher set, or the options said."""
+
+    launcher: Optional[str] = None
+    """torchrun, slurm, mpi, kubernetes, none; from variables, or --launcher."""
+    rank: Optional[int] = None
+    world_size: Optional[int] = None
+    local_rank: Optional[int] = None
+    local_world_size: Optional[int] = None
+    node_rank: Optional[int] = None
+    nnodes: Optional[int] = None
+    nproc_per_node: Optional[int] = None
+    master_addr: Optional[str] = None
+    master_port: Optional[int] = None
+    rendezvous: Optional[str] = None
+    """c10d or static, where it is known."""
+    is_master: Optional[bool] = None
+    """This node is the master: node rank 0, or the master's address is one of its own."""
+    sources: Optional[Dict[str, str]] = None
+    """Field -> where it came from: "--nnodes", "WORLD_SIZE", "SLURM_NNODES"."""
+    malformed: Optional[Dict[str, str]] = None
+    """Variable -> text that is not what it should be: RANK -> "abc"."""
+    slurm: Optional[Dict[str, str]] = None
+    """SLURM_* that matter: JOB_ID, NNODES, NTASKS, NODELIST, GPUS_ON_NODE ..."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One attempt to reach a TCP port from this node."""
+
+    host: str
+    port: int
+    ip: Optional[str] = None
+    outcome: str = "connected"
+    """connected, refused, timed-out, host-unreachable, net-unreachable, prohibited, blackhole, reset, unresolved, error."""
+    errno: Optional[str] = None
+    duration_s: Optional[float] = None
+    neighbour: Optional[str] = None
+    """Neighbour table's word after the attempt: REACHABLE, STALE, FAILED, INCOMPLETE; "" when the peer is behind a gateway."""
+    local: Optional[bool] = None
+    """The address is one of this node's own."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    connections: Optional[Tuple[Connection, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Login:
+    """One ssh login without a person."""
+
+    host: str
+    outcome: str
+    """ok, auth-refused, host-key-unknown, host-key-changed, unresolved, refused, timed-out, unreachable, no-client, remote-failed, error."""
+    detail: Optional[str] = None
+    """ssh's own last words, escaped, one line."""
+    duration_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Logins:
+    logins: Optional[Tuple[Login, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Everything that is known of one node."""
+
+    name: str
+    schema_version: int = SCHEMA_VERSION
+    collected_at: Optional[float] = None
+    """Unix time in seconds by the node's own clock."""
+    duration_s: Optional[float] = None
+    how: How = field(default_factory=How)
+    os: Optional[Os] = None
+    cpu: Optional[Cpu] = None
+    memory: Optional[Memory] = None
+    limits: Optional[Limits] = None
+    disk: Optional[Disk] = None
+    time: Optional[Clock] = None
+    gpus: Optional[Gpus] = None
+    torch: Optional[Torch] = None
+    cuda: Optional[Cuda] = None
+    env: Optional[Env] = None
+    network: Optional[Network] = None
+    rdma: Optional[Rdma] = None
+    ssh: Optional[Ssh] = None
+    launch: Optional[Launch] = None
+    reach: Optional[Reach] = None
+    logins: Optional[Logins] = None
+    reasons: Unread = _unread()
+    """Section -> why it is None."""
+    left_behind: Strings = ()
+    """Children that the kernel would not end: "pid 4242 (reading disk)"."""
+
+
+SECTIONS = tuple(f.name for f in fields(NodeFacts) if f.default is None and f.name not in ("collected_at", "duration_s"))
+"""Names of the sections, which are also the names of the modules in ``collect``."""
+
+
+def to_plain(value: Any) -> Any:
+    """Turn dataclasses and tuples into what ``json`` writes; leave out what is None or empty ``unread``."""
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: to_plain(v) for name, v in pairs if v is not None and not (name == "unread" and not v)}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, float) and value != value:
+        return None
+    return value
