@@ -68,7 +68,7 @@ def _be_child(work: Callable[[], Any], pipe: int, limit_s: float) -> None:
         _cut_loose(limit_s)
         answer = {"value": work()}
         status = 0
-    except BaseException as error:  # the parent tells; a traceback on our stdio would reach a user
+    except BaseException as error:  # noqa: BLE001  the parent tells; a traceback on our stdio would reach a user
         answer = {"crash": f"{type(error).__name__}: {error}"}
     try:
         data = json.dumps(answer, allow_nan=False).encode("ascii") + b"\n"

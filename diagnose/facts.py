@@ -730,7 +730,9 @@ class NodeFacts:
     """Children that the kernel would not end: "pid 4242 (reading disk)"."""
 
 
-SECTIONS = tuple(f.name for f in fields(NodeFacts) if f.default is None and f.name not in ("collected_at", "duration_s"))
+SECTIONS = tuple(
+    f.name for f in fields(NodeFacts) if f.default is None and f.name not in ("collected_at", "duration_s")
+)
 """Names of the sections, which are also the names of the modules in ``collect``."""
 
 

@@ -71,12 +71,16 @@ class Recording(Host):
         """What a complete recording's folders say; otherwise "not recorded"."""
         if not self.complete:
             return {"reason": {"kind": "not-recorded", "text": f"{key or op}: not in this recording"}}
-        path = "root" + os.path.normpath("/" + key) if op in ("read", "list", "stat", "realpath") else f"{op}/{key}.json"
+        path = (
+            "root" + os.path.normpath("/" + key) if op in ("read", "list", "stat", "realpath") else f"{op}/{key}.json"
+        )
         if op in ("read", "run", "ask") and path in self.files:
             return {"file": path}
         if op == "realpath":
             return {"value": key}
-        names = sorted({f[len(path) + 1 :].split("/")[0] for f in self._paths() if f.startswith(path.rstrip("/") + "/")})
+        names = sorted(
+            {f[len(path) + 1 :].split("/")[0] for f in self._paths() if f.startswith(path.rstrip("/") + "/")}
+        )
         if op == "list" and names:
             return {"value": names}
         if op == "stat" and (names or path in self._paths()):
@@ -175,7 +179,9 @@ def _folder(path: str) -> Dict[str, str]:
             full = os.path.join(folder, name)
             if stat_module.S_ISREG(os.lstat(full).st_mode):
                 with open(full, "rb") as file:
-                    files[os.path.relpath(full, path)] = file.read(UNPACKED_LIMIT_BYTES).decode("utf-8", "backslashreplace")
+                    files[os.path.relpath(full, path)] = file.read(UNPACKED_LIMIT_BYTES).decode(
+                        "utf-8", "backslashreplace"
+                    )
     return files
 
 

@@ -21,7 +21,9 @@ OTHERS = frozenset(
 )
 """Single names that collectors need."""
 
-SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|_PAT$|AUTH(?!_SOCK))", re.IGNORECASE)
+SECRET = re.compile(
+    r"(KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|_PAT$|AUTH(?!_SOCK))", re.IGNORECASE
+)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*@|^[^/@\s:]+:[^/@\s]+@")
 
 
@@ -34,4 +36,8 @@ def variable(name: str, value: str) -> str:
 
 def environment(variables: Dict[str, str]) -> Dict[str, str]:
     """Keep the variables on the allow-list, each as ``variable`` lets it through."""
-    return {name: variable(name, value) for name, value in sorted(variables.items()) if FAMILIES.match(name) or name in OTHERS}
+    return {
+        name: variable(name, value)
+        for name, value in sorted(variables.items())
+        if FAMILIES.match(name) or name in OTHERS
+    }

@@ -19,14 +19,18 @@ LIMIT_S = 10.0
 """A section's time when its module sets none: the calls behind it have shorter limits of their own."""
 
 
-def gather(host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS) -> Dict[str, Any]:
+def gather(
+    host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS
+) -> Dict[str, Any]:
     """Collect the sections side by side, each in a child of its own; return the node's facts as plain JSON data.
 
     deadline_s: seconds after which a section that has not answered is given up. ``sections``: the others are "not asked".
     """
     started = time.monotonic()
     document = _frame(host, ask)
-    reasons: Dict[str, Any] = {name: to_plain(Reason("not-asked", "not selected")) for name in SECTIONS if name not in sections}
+    reasons: Dict[str, Any] = {
+        name: to_plain(Reason("not-asked", "not selected")) for name in SECTIONS if name not in sections
+    }
     left_behind: List[str] = []
     for name, outcome in _outcomes(host, ask, deadline_s, sections, reasons):
         if outcome.failure:

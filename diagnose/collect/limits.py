@@ -1,7 +1,7 @@
 """Limits: what this process may lock, open and start, and the cgroup's and the kernel's bounds on that."""
 
 import re
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect.cgroup import cgroup_dirs
@@ -22,7 +22,7 @@ CAP_IPC_LOCK = 14
 def read(host: Host, ask: Ask) -> Limits:
     """Limits of this process, as ``/proc/self/limits`` and ``/proc/self/status`` tell them."""
     unread: Unread = {}
-    rows = parse_limits(optional(lambda: host.read("/proc/self/limits"), unread, "memlock_bytes") or "")
+    rows: Any = parse_limits(optional(lambda: host.read("/proc/self/limits"), unread, "memlock_bytes") or "")
     status = optional(lambda: host.read("/proc/self/status"), unread, "cap_ipc_lock")
     for name in (name for name in _ROWS if name not in rows and "memlock_bytes" in unread):
         unread[name] = unread["memlock_bytes"]
