@@ -1,10 +1,54 @@
-"""Configuration: policy values, severities and waivers from ddp-doctor.toml or pyproject.toml, then the options."""
+"""Configuration: policy values, severities and waivers from ddp-doctor.toml or pyproject.toml.
 
-from dataclasses import dataclass, field
-from typing import Dict, Tuple
+    select = ["gpu", "stack"]              # as on the command line, which wins
+    ignore = ["ssh"]
+    fail_on = "warning"
+
+    [policy]                               # the fields of policy.Policy; sizes may be written "8 GiB"
+    driver_minimum = "450.80.02"
+    os_minimum = { centos = "8.2" }
+
+    [severity]
+    "limits/nofile-too-low" = "error"
+
+    [[waiver]]
+    check = "gpu/models-differ"
+    subject = "*"
+    reason = "the display card stays"
+    until = 2027-03-31
+
+In pyproject.toml the same stands below ``[tool.ddp-doctor]``. "-" and "_" in keys are the same.
+"""
+
+import datetime
+import difflib
+import os
+import re
+import stat
+import sys
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ddp_doctor.model import Severity
-from ddp_doctor.policy import Policy
+from ddp_doctor.policy import Policy, Waiver
+
+SYSTEM_FILE = "/etc/ddp-doctor.toml"
+_KEYS = ("policy", "severity", "waiver", "select", "ignore", "fail_on")
+_UNITS = {
+    "": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+
+
+class BadConfig(Exception):
+    """The configuration cannot be used; the text names file, key and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -18,3 +62,175 @@ class Config:
     fail_on: Severity = Severity.ERROR
     source: str = ""
     """The file that it came from; "" for the stock values."""
+
+
+def find(explicit: Optional[str], cwd: str) -> Optional[str]:
+    """The file to use: --config, else the working directory's, else the system's. Root takes only files that are its own."""
+    if explicit is not None:
+        return explicit
+    for name in ("ddp-doctor.toml", "pyproject.toml"):
+        path = os.path.join(cwd, name)
+        if os.path.isfile(path) and _may_use(path) and (name == "ddp-doctor.toml" or _section(path)):
+            return path
+    return SYSTEM_FILE if os.path.isfile(SYSTEM_FILE) else None
+
+
+def _may_use(path: str) -> bool:
+    """Root runs in other people's directories: only a file that root owns, and nobody else can write, speaks for root."""
+    if os.geteuid() != 0:
+        return True
+    found = os.stat(path)
+    return found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _section(path: str) -> bool:
+    try:
+        return bool(_table(path))
+    except BadConfig:
+        return False
+
+
+def load(path: Optional[str], check_ids: Iterable[str]) -> Config:
+    """Read and validate a configuration file; the stock configuration when ``path`` is None. Raises BadConfig."""
+    if path is None:
+        return Config()
+    table, ids = _table(path), list(check_ids)
+    _refuse_unknown(path, "", table, _KEYS)
+    severity = _mapping(path, "severity", table.get("severity", {}))
+    for id in severity:
+        _refuse_unknown_check(path, "severity", id, ids)
+    waivers = tuple(_waiver(path, entry, ids) for entry in _list(path, "waiver", table.get("waiver", [])))
+    return Config(
+        policy=replace(_policy(path, _mapping(path, "policy", table.get("policy", {}))), waivers=waivers),
+        severity={id: _severity(path, f"severity.{id}", value) for id, value in severity.items()},
+        select=_prefixes(path, "select", table.get("select", [])),
+        ignore=_prefixes(path, "ignore", table.get("ignore", [])),
+        fail_on=_severity(path, "fail_on", table.get("fail_on", Severity.ERROR)),
+        source=path,
+    )
+
+
+def _table(path: str) -> Dict[str, Any]:
+    """The file's own table, with "-" in keys of ours made "_"."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadConfig(f"{path}: not valid TOML: {error}") from None
+    if os.path.basename(path) == "pyproject.toml":
+        table = table.get("tool", {}).get("ddp-doctor", {})
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _refuse_unknown(path: str, place: str, table: Dict[str, Any], allowed: Iterable[str]) -> None:
+    for key in table:
+        if key not in allowed:
+            raise BadConfig(f"{path}: unknown key {place + key!r}{_suggestion(key, allowed)}")
+
+
+def _refuse_unknown_check(path: str, place: str, id: str, ids: List[str]) -> None:
+    if id not in ids:
+        raise BadConfig(f"{path}: {place}: no check is called {id!r}{_suggestion(id, ids)}")
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "; ddp-doctor checks lists them" if "/" in word else ""
+
+
+def _mapping(path: str, key: str, value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadConfig(f"{path}: {key}: expected a table, found {type(value).__name__}")
+    return value
+
+
+def _list(path: str, key: str, value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise BadConfig(f"{path}: {key}: expected a list, found {type(value).__name__}")
+    return value
+
+
+def _prefixes(path: str, key: str, value: Any) -> Tuple[str, ...]:
+    if not all(isinstance(entry, str) for entry in _list(path, key, value)):
+        raise BadConfig(f"{path}: {key}: expected a list of check ids or areas")
+    return tuple(value)
+
+
+def _severity(path: str, key: str, value: Any) -> Severity:
+    try:
+        return Severity(value)
+    except ValueError:
+        raise BadConfig(f"{path}: {key}: {value!r} is no severity: note, warning or error") from None
+
+
+def _policy(path: str, table: Dict[str, Any]) -> Policy:
+    import msgspec
+
+    names = [f.name for f in fields(Policy) if f.name not in ("waivers", "today")]
+    values = {key.replace("-", "_"): value for key, value in table.items()}
+    _refuse_unknown(path, "policy.", values, names)
+    for name in (name for name in values if name.endswith("_bytes")):
+        values[name] = _bytes(path, name, values[name])
+    try:
+        policy = msgspec.convert(values, Policy)
+    except msgspec.ValidationError as error:
+        raise BadConfig(f"{path}: policy: {str(error).replace('$.', '')}") from None
+    return checked(path, policy)
+
+
+def checked(path: str, policy: Policy) -> Policy:
+    """Refuse values that no rule could use."""
+    for name, allowed in CHOICES.items():
+        if getattr(policy, name) not in (None, *allowed):
+            raise BadConfig(f"{path}: policy.{name}: {getattr(policy, name)!r} is none of {', '.join(allowed)}")
+    from ddp_doctor.facts import SECTIONS
+
+    for name in policy.require:
+        if name not in SECTIONS:
+            raise BadConfig(f"{path}: policy.require: unknown section {name!r}{_suggestion(name, SECTIONS)}")
+    return policy
+
+
+CHOICES = {
+    "launcher": ("torchrun", "slurm", "ssh", "mpirun", "deepspeed", "kubernetes"),
+    "scope": ("node", "job", "user"),
+    "mig": ("allowed", "forbidden", "required"),
+}
+
+
+def _bytes(path: str, name: str, value: Any) -> int:
+    """8589934592, "8 GiB" or "unlimited"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if value == "unlimited":
+        return 2**63 - 1
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    if not found or found.group(2).lower() not in _UNITS:
+        raise BadConfig(f'{path}: policy.{name}: {value!r} is no size; write bytes or, for example, "8 GiB"')
+    return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
+
+
+def _waiver(path: str, entry: Any, ids: List[str]) -> Waiver:
+    entry = _mapping(path, "waiver", entry)
+    _refuse_unknown(path, "waiver.", entry, ("check", "subject", "reason", "until"))
+    for key in ("check", "reason"):
+        if not isinstance(entry.get(key), str) or not entry[key].strip():
+            raise BadConfig(f"{path}: waiver: {key!r} is missing; a waiver names its check and its reason")
+    _refuse_unknown_check(path, "waiver", entry["check"], ids)
+    return Waiver(entry["check"], entry["reason"], str(entry.get("subject", "*")), _day(path, entry.get("until")))
+
+
+def _day(path: str, value: Any) -> Optional[datetime.date]:
+    """A TOML date, or its text."""
+    if value is None or (isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)):
+        return value
+    try:
+        return datetime.date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise BadConfig(f"{path}: waiver.until: {value!r} is no day; write 2027-03-31") from None

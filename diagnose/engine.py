@@ -3,17 +3,20 @@
 import datetime
 import fnmatch
 import traceback
+from dataclasses import replace
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS, NodeFacts, Reason
 from ddp_doctor.model import NotKnown, Outcome, Reading, Remedy, Severity, Verdict, Waived
 from ddp_doctor.policy import Policy
+from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
 
 
 def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Verdict]:
     """Every check's verdicts on one node; checks over a fleet, a log or a benchmark are not for one node's facts."""
+    config = replace(config, policy=policy_for_node(config.policy, facts.launch))
     supply = _supply(facts, config.policy)
     return [
         verdict
@@ -38,9 +41,9 @@ def _verdicts(check: Check, node: str, supply: Dict[str, Any], config: Config) -
     for reading in _readings(check, supply, config.policy):
         verdict = _verdict(check, node, severity, reading)
         if verdict.outcome is Outcome.FAILED:
-            verdict = _with(verdict, waived=_waiver(verdict, config.policy))
+            verdict = replace(verdict, waived=_waiver(verdict, config.policy))
             fixes, broken = _remedies(check.fix, verdict, supply)
-            verdict = _with(verdict, fixes=fixes)
+            verdict = replace(verdict, fixes=fixes)
             if broken:
                 yield Verdict(check.id, node, Outcome.BROKEN, severity, reading.subject, reason=broken)
         yield verdict
@@ -115,12 +118,6 @@ def _verdict(check: Check, node: str, severity: Severity, reading: Reading) -> V
     )
 
 
-def _with(verdict: Verdict, **changes: Any) -> Verdict:
-    from dataclasses import replace
-
-    return replace(verdict, **changes)
-
-
 def _waiver(verdict: Verdict, policy: Policy) -> Optional[Waived]:
     """The waiver that covers this verdict today, if one does."""
     today = policy.today or datetime.date.today()
@@ -147,9 +144,8 @@ def _remedies(
         return (), Reason("broken", f"its fix: {type(error).__name__}: {error} ({_where(error)})")
 
 
-def exit_status(verdicts: Iterable[Verdict], fail_on: Severity, unreachable: bool = False) -> int:
-    """0 nothing at or above ``fail_on``; 1 something; 3 no verdict possible (DESIGN, section 5)."""
-    unsure = unreachable
+def exit_status(verdicts: Iterable[Verdict], fail_on: Severity, unsure: bool = False) -> int:
+    """0 nothing at or above ``fail_on``; 1 something; 3 no verdict possible (a check broken, or ``unsure``)."""
     for verdict in verdicts:
         if verdict.counts and verdict.severity.rank >= fail_on.rank:
             return 1

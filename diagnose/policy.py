@@ -5,8 +5,10 @@ them as "8 GiB".
 """
 
 import datetime
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, Optional, Tuple
+
+from ddp_doctor.facts import Launch
 
 GIB = 2**30
 MIB = 2**20
@@ -82,3 +84,15 @@ class Policy:
     waivers: Tuple[Waiver, ...] = ()
     today: Optional[datetime.date] = None
     """Day of judging (or --as-of)."""
+
+
+def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:
+    """The policy with what only the node's launcher knows: number of nodes, ranks per node, launcher."""
+    if launch is None:
+        return policy
+    return replace(
+        policy,
+        nnodes=policy.nnodes if policy.nnodes is not None else launch.nnodes,
+        nproc_per_node=policy.nproc_per_node if policy.nproc_per_node is not None else launch.nproc_per_node,
+        launcher=policy.launcher if policy.launcher is not None else launch.launcher,
+    )

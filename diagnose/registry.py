@@ -4,6 +4,7 @@ A check's id is where it stands: ``memlock_too_low`` in ``checks/limits.py`` is 
 function of the same name in ``fixes/limits.py``. A plug-in's area is the name of its entry point.
 """
 
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -21,6 +22,16 @@ JUDGED = (*SECTIONS, "reasons", "fleet", "log", "bench", "policy")
 
 class BadCheck(Exception):
     """A check or fix that cannot work: a parameter that nothing supplies, a docstring without its parts."""
+
+
+class UnknownCheck(Exception):
+    """A prefix that covers no check; the text suggests one that does."""
+
+    def __init__(self, prefix: str, ids: List[str]) -> None:
+        areas = sorted({id.split("/")[0] for id in ids})
+        close = difflib.get_close_matches(prefix, [*ids, *areas], n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"areas: {', '.join(areas)}"
+        super().__init__(f"no check is called {prefix!r}; {hint}")
 
 
 @dataclass(frozen=True)

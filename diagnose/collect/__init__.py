@@ -69,8 +69,14 @@ def _outcomes(
         limit_s = module.limit_s(ask) if hasattr(module, "limit_s") else getattr(module, "LIMIT_S", LIMIT_S)
         limit_s = limit_s if deadline_s is None else min(limit_s, deadline_s)
         running.append(child.start(name, lambda m=module: _section(m, host, ask), limit_s))  # type: ignore[misc]
-    for finished, outcome in child.finish(running):
-        yield finished.name, outcome
+    waiting = {started.name for started in running}
+    try:
+        for finished, outcome in child.finish(running):
+            waiting.discard(finished.name)
+            yield finished.name, outcome
+    except KeyboardInterrupt:  # what is known so far is reported
+        for name in waiting:
+            reasons[name] = to_plain(Reason("interrupted", f"interrupted while reading {name}"))
 
 
 def _section(module: Any, host: Host, ask: Ask) -> Dict[str, Any]:

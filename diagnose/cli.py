@@ -1,0 +1,351 @@
+"""The command line: arguments and exit status; nothing else."""
+
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import replace
+from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple
+
+import click
+from ddp_doctor import __version__
+
+USAGE = 2
+"""Exit status for wrong usage and for input that cannot be used."""
+
+_NAGIOS = {"passed": 0, "warning": 1, "error": 2, "unknown": 3}
+
+
+def main() -> NoReturn:
+    """Entry point: every way out is an exit status and a sentence, never a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        status = cli.main(prog_name="ddp-doctor", standalone_mode=False)
+    except click.exceptions.Abort:
+        _leave(3, "interrupted")
+    except click.ClickException as error:
+        error.show()
+        _leave(error.exit_code)
+    except KeyboardInterrupt:
+        _leave(3, "interrupted")
+    except BrokenPipeError:
+        _leave(3)
+    _leave(status if isinstance(status, int) else 0)
+
+
+def _leave(status: int, message: str = "") -> NoReturn:
+    """Exit with ``status``; a reader that has gone away (``| head``) is no error of ours."""
+    if message:
+        click.echo(f"ddp-doctor: {message}", err=True)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(status)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="ddp-doctor", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find what would make a PyTorch distributed job fail, hang or crawl, and say what to change."""
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in the order in which they are read."""
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_asking = _options(
+    click.option("--profile", type=click.Choice(["quick", "standard", "deep"]), default="standard", show_default=True,
+                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also samples."),
+    click.option("--python", metavar="PATH", help="Interpreter whose torch is examined (default: $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH if it has torch, else our own)."),
+    click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job."),
+    click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This node's rank; 0 is the master."),
+    click.option("--nproc-per-node", type=click.IntRange(1), metavar="N", help="Ranks on each node."),
+    click.option("--master-addr", metavar="HOST", help="Host name or address of the master (default: $MASTER_ADDR)."),
+    click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of the master (default: $MASTER_PORT)."),
+    click.option("--launcher", type=click.Choice(["torchrun", "slurm", "ssh", "mpirun", "deepspeed", "kubernetes"]), help="What starts the ranks."),
+    click.option("--peers", multiple=True, metavar="NODES", help="Nodes to which an ssh login without a password is tried: gpu[01-04] or a,b."),
+    click.option("--reach", multiple=True, metavar="HOST:PORT", help="Further TCP ports to try from here."),
+    click.option("--deadline", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Report what is known by then."),
+)  # fmt: skip
+
+_judging = _options(
+    click.option("--select", multiple=True, metavar="IDS", help="Only these checks: ids or their beginnings, comma-separated: gpu,stack/torch."),
+    click.option("--ignore", multiple=True, metavar="IDS", help="Not these checks."),
+    click.option("--fail-on", type=click.Choice(["note", "warning", "error"]), help="Lowest severity that makes the exit status 1 (default: error)."),
+    click.option("--config", metavar="FILE", help="Configuration (default: ddp-doctor.toml or pyproject.toml here, else /etc/ddp-doctor.toml)."),
+    click.option("--expect-gpus", type=click.IntRange(0), metavar="N", help="This node must show N GPUs."),
+    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read: gpus,rdma,torch."),
+    click.option("--scope", type=click.Choice(["node", "job", "user"]), help="Whose readiness is judged; a prolog or health check as root judges the node (default: user)."),
+    click.option("--as-of", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Judge waivers as of this day."),
+)  # fmt: skip
+
+_printing = _options(
+    click.option("--output", "outputs", multiple=True, metavar="FORMAT=FILE", help="Also write table, json, junit or markdown to FILE; - instead of the table. Repeatable."),
+    click.option("--json", "as_json", is_flag=True, help="The same as --output json=-."),
+    click.option("--brief", is_flag=True, help="One line of at most 80 characters."),
+    click.option("--exit-style", type=click.Choice(["plain", "nagios"]), default="plain", show_default=True, help="nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN."),
+    click.option("-v", "--verbose", is_flag=True, help="Also what passed."),
+)  # fmt: skip
+
+
+@cli.command()
+@_asking
+@_judging
+@_printing
+@click.option(
+    "--facts",
+    "facts_given",
+    is_flag=False,
+    multiple=True,
+    metavar="FILE",
+    help="Judge collected facts, or re-print a saved report; more files or folders may follow.",
+)
+@click.option("--replay", metavar="BUNDLE", help="Judge a recorded bundle (tar.gz or folder) as if on its node.")
+@click.argument("files", nargs=-1)
+def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[str], **options: Any) -> int:
+    """Examine this node: what would make a job fail, hang or crawl here, and what to change."""
+    from ddp_doctor import examine, registry
+
+    if files and not facts_given:
+        raise click.UsageError(f"unexpected argument {files[0]!r}; facts files are given with --facts")
+    if facts_given and replay:
+        raise click.UsageError("--facts and --replay exclude each other")
+    writers = _writers(options)
+    loaded = registry.load()
+    with _plain_errors():
+        config = _config(options, loaded)
+        checks = examine.selected(loaded, config)
+        if facts_given:
+            nodes, saved = examine.read_saved((*facts_given, *files))
+            if saved and (nodes or len(saved) > 1):
+                raise click.UsageError("a saved report is printed alone; give facts files to judge several nodes")
+            report = saved[0] if saved else examine.report(nodes, checks, loaded, config)
+        else:
+            facts = examine.this_node(_host(replay), _ask(options), config.policy.scope, options["deadline"])
+            report = examine.report([facts], checks, loaded, config)
+    return _print(report, writers, options)
+
+
+@cli.command()
+@_asking
+@click.option(
+    "--bundle",
+    metavar="FILE.tar.gz",
+    help="Also record everything that was read, to be judged elsewhere with run --replay.",
+)
+@click.option("--output", "output", default="-", show_default=True, metavar="FILE", help="Where the facts go as JSON.")
+@click.option("--anonymise", is_flag=True, help="Replace host names, addresses and users, the same way throughout.")
+@click.option("--replay", metavar="BUNDLE", help="Take the facts from a recorded bundle.")
+def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optional[str], **options: Any) -> int:
+    """Collect this node's facts as JSON, secrets redacted; with --bundle also the recording for support."""
+    import json
+
+    from ddp_doctor import collect as collecting
+    from ddp_doctor import recording
+
+    with _plain_errors():
+        host: Any = recording.open_recording(replay) if replay else recording.Recorder() if bundle else _host(None)
+        facts = collecting.gather(host, _ask(options), options["deadline"])
+        entries = getattr(host, "entries", {})
+        if anonymise:
+            from ddp_doctor.anonymise import Anonymiser
+
+            anonymiser = Anonymiser(facts)
+            facts, entries = anonymiser.data(facts), anonymiser.data(entries)
+        if bundle:
+            recording.write_bundle(entries, bundle)
+        _write(output, json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    return 3 if any(reason["kind"] == "interrupted" for reason in facts["reasons"].values()) else 0
+
+
+@cli.command()
+@click.argument("check_id", metavar="[ID]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def checks(check_id: Optional[str], as_json: bool) -> int:
+    """List the checks; with an ID (or the beginning of one) print the documentation."""
+    from ddp_doctor import reference, registry
+
+    loaded = registry.load()
+    with _plain_errors():
+        found = registry.select(loaded, [check_id] if check_id else [])
+        if not found:
+            raise registry.UnknownCheck(check_id or "", list(loaded.checks))
+    click.echo(
+        reference.as_json(found) if as_json else reference.text(found, loaded, detailed=bool(check_id), width=_width())
+    )
+    return 0
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What users' input can cause becomes a sentence and exit status 2."""
+    from ddp_doctor.cluster.names import BadNodes
+    from ddp_doctor.config import BadConfig
+    from ddp_doctor.document import BadDocument
+    from ddp_doctor.recording import BadRecording
+    from ddp_doctor.registry import UnknownCheck
+
+    try:
+        yield
+    except (BadConfig, BadDocument, BadNodes, BadRecording, UnknownCheck) as error:
+        raise click.UsageError(_printable(str(error))) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise click.UsageError(_printable(f"{error.filename or ''}: {error.strerror}")) from None
+
+
+def _printable(text: str) -> str:
+    from ddp_doctor.escape import terminal
+
+    return terminal(text)
+
+
+def _ask(options: Any) -> Any:
+    from ddp_doctor.ask import Ask
+    from ddp_doctor.cluster.names import parse_nodes
+
+    return Ask(
+        profile=options["profile"],
+        launcher=options["launcher"],
+        nnodes=options["nnodes"],
+        node_rank=options["node_rank"],
+        nproc_per_node=options["nproc_per_node"],
+        master_addr=_node(options["master_addr"]),
+        master_port=options["master_port"],
+        peers=tuple(parse_nodes(options["peers"])),
+        ports=tuple(_endpoint(text) for text in options["reach"]),
+        python=options["python"],
+        cwd=os.getcwd(),
+    )
+
+
+def _node(name: Optional[str]) -> Optional[str]:
+    from ddp_doctor.cluster.names import parse_nodes
+
+    return parse_nodes([name])[0] if name else None
+
+
+def _endpoint(text: str) -> Tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    name = _node(host.strip("[]"))
+    if not name or not port.isdigit() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--reach {_printable(text)!r}: expected HOST:PORT")
+    return name, int(port)
+
+
+def _host(replay: Optional[str]) -> Any:
+    from ddp_doctor.host import Host
+    from ddp_doctor.recording import open_recording
+
+    return open_recording(replay) if replay else Host()
+
+
+def _config(options: Any, loaded: Any) -> Any:
+    """The file's configuration, with the options over it."""
+    from ddp_doctor import config as configuration
+    from ddp_doctor.model import Severity
+
+    found = configuration.load(configuration.find(options["config"], os.getcwd()), loaded.checks)
+    changes = {
+        name: options[name]
+        for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")
+        if options[name] is not None
+    }
+    if options["require"]:
+        changes["require"] = tuple(_words(options["require"]))
+    if options["as_of"]:
+        changes["today"] = options["as_of"].date()
+    return replace(
+        found,
+        policy=configuration.checked("options", replace(found.policy, **changes)),
+        select=tuple(_words(options["select"])) or found.select,
+        ignore=tuple(_words(options["ignore"])) or found.ignore,
+        fail_on=Severity(options["fail_on"]) if options["fail_on"] else found.fail_on,
+    )
+
+
+def _words(texts: Tuple[str, ...]) -> List[str]:
+    return [word for text in texts for word in text.replace(",", " ").split()]
+
+
+def _writers(options: Any) -> List[Tuple[str, str]]:
+    """(format, file) of each report to write; the table on the terminal unless something else goes there."""
+    from ddp_doctor import report as reports
+
+    wanted = [*options["outputs"], *(["json=-"] if options["as_json"] else [])]
+    writers = []
+    for text in wanted:
+        kind, equals, path = text.partition("=")
+        if not equals or not path or kind not in reports.formats():
+            raise click.UsageError(
+                f"--output {_printable(text)!r}: expected FORMAT=FILE with one of {', '.join(reports.formats())}"
+            )
+        writers.append((kind, path))
+    if sum(path == "-" for _, path in writers) > 1:
+        raise click.UsageError("only one format can go to standard output")
+    if not any(path == "-" for _, path in writers):
+        writers.insert(0, ("brief" if options["brief"] else "table", "-"))
+    return writers
+
+
+def _print(report: Any, writers: List[Tuple[str, str]], options: Any) -> int:
+    """Write every format; one that cannot be written does not keep the others."""
+    from ddp_doctor import report as reports
+
+    status = _status(report, options["exit_style"])
+    for kind, path in writers:
+        terminal = path == "-" and sys.stdout.isatty()
+        how = reports.Options(
+            width=_width(), colour=terminal and "NO_COLOR" not in os.environ, verbose=options["verbose"]
+        )
+        try:
+            _write(path, reports.render(kind, report, how))
+        except BrokenPipeError:
+            _leave(status)
+        except OSError as error:
+            click.echo(f"ddp-doctor: {_printable(path)}: cannot be written: {error.strerror}", err=True)
+            status = USAGE if options["exit_style"] == "plain" else 3
+    return status
+
+
+def _status(report: Any, style: str) -> int:
+    from ddp_doctor.model import Severity, worst
+
+    if style == "plain":
+        return int(report.summary.exit_status)
+    found = worst(list(report.verdicts))
+    if found in (Severity.ERROR, Severity.WARNING):
+        return _NAGIOS[found.value]
+    return _NAGIOS["unknown"] if report.summary.exit_status == 3 else _NAGIOS["passed"]
+
+
+def _write(path: str, text: str) -> None:
+    """Write text to a file or, for "-", to standard output, whatever its encoding can carry."""
+    if path != "-":
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def _width() -> int:
+    """Columns of the terminal; 100 where there is none."""
+    import shutil
+
+    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Over many nodes: names, launchers, fleet."""
