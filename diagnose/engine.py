@@ -1,6 +1,5 @@
 """The engine: facts in, verdicts out. It never raises for what a node, a check or a plug-in does."""
 
-import datetime
 import fnmatch
 import traceback
 from dataclasses import replace
@@ -28,7 +27,13 @@ def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Ver
 
 def _supply(facts: NodeFacts, policy: Policy) -> Dict[str, Any]:
     """Parameter name -> what is given for it; None for a section that could not be read."""
-    return {"policy": policy, "reasons": facts.reasons, **{name: getattr(facts, name) for name in SECTIONS}}
+    sections = {name: getattr(facts, name) for name in SECTIONS}
+    reasons = {
+        name: facts.reasons.get(name) or Reason("not-recorded", f"{name} is not in these facts")
+        for name, section in sections.items()
+        if section is None
+    }
+    return {"policy": policy, "reasons": reasons, **sections}
 
 
 def _is_for(check: Check, supply: Dict[str, Any]) -> bool:
@@ -68,11 +73,13 @@ def _readings(check: Check, supply: Dict[str, Any], policy: Policy) -> Iterator[
     try:
         for reading in check.call(**_arguments(check, supply)):
             seen = True
+            if not isinstance(reading, Reading):
+                raise TypeError(f"yielded {reading!r}, not a Reading")
             yield reading
     except NotKnown as error:
         seen = True
         yield Reading(ok=None, reason=error.reason)
-    except Exception as error:  # noqa: BLE001  a check of a plug-in may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a check of a plug-in may raise anything
         seen = True
         yield Reading(ok=None, reason=Reason("broken", f"{type(error).__name__}: {error} ({_where(error)})"))
     if not seen:
@@ -83,8 +90,8 @@ def _missing(check: Check, supply: Dict[str, Any]) -> Optional[Reason]:
     """Why the check cannot look: the first required section that is not there."""
     for name, required in check.parameters.items():
         if required and supply[name] is None:
-            reason = supply["reasons"].get(name)
-            return reason or Reason("not-recorded", f"{name} is not in these facts")
+            reason: Reason = supply["reasons"][name]
+            return reason
     return None
 
 
@@ -120,10 +127,9 @@ def _verdict(check: Check, node: str, severity: Severity, reading: Reading) -> V
 
 def _waiver(verdict: Verdict, policy: Policy) -> Optional[Waived]:
     """The waiver that covers this verdict today, if one does."""
-    today = policy.today or datetime.date.today()
     for waiver in policy.waivers:
         covers = waiver.check == verdict.check and fnmatch.fnmatchcase(verdict.subject, waiver.subject)
-        if covers and (waiver.until is None or today <= waiver.until):
+        if covers and (waiver.until is None or policy.day <= waiver.until):
             return Waived(waiver.reason, waiver.until.isoformat() if waiver.until else None)
     return None
 
@@ -137,10 +143,13 @@ def _remedies(
     ):
         return (), None
     try:
-        return tuple(fix.call(**_arguments(fix, {**supply, "finding": finding}))), None
+        remedies = tuple(fix.call(**_arguments(fix, {**supply, "finding": finding})))
+        if not all(isinstance(remedy, Remedy) for remedy in remedies):
+            raise TypeError("yielded something else than a Remedy")
+        return remedies, None
     except NotKnown:
         return (), None
-    except Exception as error:  # noqa: BLE001  a fix of a plug-in may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a fix of a plug-in may raise anything
         return (), Reason("broken", f"its fix: {type(error).__name__}: {error} ({_where(error)})")
 
 

@@ -58,25 +58,35 @@ class Policy:
     CUDA 11 (NVIDIA CUDA compatibility guide, minor version compatibility), where none is installed."""
 
     # limits and space
-    memlock_min_bytes: int = 2**63 - 1
-    """Where RDMA is used. NCCL's and the MPI's guides ask for unlimited; see limits/memlock-too-low."""
-    nofile_min: int = 4096
-    """Soft limit of open files. A rank needs some descriptors per peer connection and data loader worker; 1024, the login
-    default, runs out in the hundreds of ranks."""
-    shm_min_bytes: int = 1 * GIB
-    """/dev/shm. Containers get 64 MiB by default (Docker's --shm-size), NCCL and data loaders share memory there."""
+    memlock_min_bytes: int = 256 * MIB
+    """Below it registering RDMA buffers fails. NCCL pins about 9.2 MiB for each channel, peer and direction (the segment in
+    NVIDIA/nccl issue 1518); a ring and a tree of two channels take 110 MiB, and a job has at least two communicators.
+    64 KiB and 8 MiB, the defaults of old and new kernels, are known to fail (openucx/ucx issue 8229, nccl-tests issue 206)."""
+    memlock_recommended_bytes: int = 16 * GIB
+    """Below it a large job may fail although a small one runs; AWS's EFA check asks for 16 GiB (awslabs/awsome-distributed-ai,
+    2-efa-enumeration.sh), NCCL's and the MPI's guides for unlimited."""
+    nofile_min: int = 1024
+    """Soft limit of open files that any job needs: the login default of every current distribution. Where the size of the job
+    is known, limits/nofile-too-low computes its need."""
+    shm_min_bytes: Optional[int] = None
+    """Size of /dev/shm. None: 512 MiB, where DeepSpeed's ds_report begins to warn (deepspeed/env_report.py), or half of the
+    machine's memory where that is less: the kernel's own default for a tmpfs."""
     disk_free_min_bytes: int = 1 * GIB
     disk_free_min_percent: float = 5.0
-    """A place is nearly full when both bounds are undercut."""
+    """A place is nearly full when both bounds are undercut: 5 % as in imbue's host health checks, and 1 GiB so that a large
+    file system is not called full while a checkpoint still fits."""
     inodes_free_min_percent: float = 2.0
+    """In percent of all inodes: a bound of our own, no standard names one."""
     memory_available_min_percent: float = 5.0
     memory_available_min_bytes: int = 2 * GIB
+    """Memory is low when both bounds are undercut. A rank with torch and CUDA takes about 2 GiB of host memory before it holds
+    any data."""
 
     # network
     interface_min_gbit_s: Optional[float] = None
     """Lowest link speed of the interface that NCCL uses for sockets; None: below 10 Gb/s is a note."""
     clock_error_max_s: float = 1.0
-    """Largest acceptable clock offset from the synchroniser's reference."""
+    """Largest acceptable clock offset from the synchroniser's reference, in seconds (awslabs/awsome-distributed-ai issue 180)."""
     ignore_hcas: Tuple[str, ...] = ()
     """Storage and management HCAs, as "mlx5_2" or "mlx5_2:1"; their ports are not judged."""
 
@@ -96,3 +106,8 @@ def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:
         nproc_per_node=policy.nproc_per_node if policy.nproc_per_node is not None else launch.nproc_per_node,
         launcher=policy.launcher if policy.launcher is not None else launch.launcher,
     )
+
+    @property
+    def day(self) -> datetime.date:
+        """The day as of which waivers are judged."""
+        return self.today or datetime.date.today()

@@ -169,7 +169,7 @@ def _load_plugins(registry: Registry) -> Iterator[Tuple[str, str]]:
                 if clash:
                     raise BadCheck(f"its check {clash[0]} is there already")
                 registry.checks.update(found)
-            except Exception as error:  # noqa: BLE001  a stranger's code may raise anything at import
+            except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's code may raise anything at import
                 yield f"{point.name} ({point.value})", f"{type(error).__name__}: {error}"
 
 
