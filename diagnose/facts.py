@@ -70,9 +70,9 @@ class Os:
     """None with the reason "absent" on musl."""
     hostname: Optional[str] = None
     container: Optional[str] = None
-    """docker, podman, kubernetes, lxc, apptainer, systemd-nspawn, containerd, "container" (kind not told); "" on none."""
+    """docker, podman, kubernetes, lxc, apptainer, enroot, systemd-nspawn, containerd, "container" (kind not told); "" on none."""
     virtualisation: Optional[str] = None
-    """kvm, vmware, microsoft, xen, wsl, amazon, google, firecracker ...; "" on bare metal."""
+    """kvm, qemu, vmware, microsoft, xen, wsl, amazon, google, firecracker ..., "vm" (kind not told); "" on bare metal."""
     uptime_s: Optional[float] = None
     boot_id: Optional[str] = None
     selinux: Optional[str] = None
@@ -93,6 +93,7 @@ class Cpu:
     quota: Optional[float] = None
     """cgroup CPU limit in processors; UNLIMITED as float when there is none."""
     numa_nodes: Optional[int] = None
+    """NUMA nodes that have processors; a GPU's or CXL memory is a node without."""
     governors: Optional[Strings] = None
     """Distinct cpufreq governors; empty where the machine offers no cpufreq."""
     load_1min: Optional[float] = None
@@ -180,10 +181,11 @@ class Clock:
 
     synchroniser: Optional[str] = None
     """chronyd, systemd-timesyncd, ntpd, ptp4l, phc2sys, openntpd; "" when none runs; "host" in a container or guest
-    whose clock is kept by its host (kvm-clock with a ptp_kvm, Hyper-V time sync, a container)."""
+    whose clock is kept by its host (WSL, Hyper-V's time service). A KVM guest must be synchronised like any machine."""
     synchronised: Optional[bool] = None
     """The kernel's own word (adjtimex: STA_UNSYNC is clear) or the synchroniser's."""
     offset_s: Optional[float] = None
+    """Distance from the source's time as the synchroniser says it; judge its size, the signs of tools differ."""
     stratum: Optional[int] = None
     max_error_s: Optional[float] = None
     """The kernel's bound on the clock's error (adjtimex maxerror)."""

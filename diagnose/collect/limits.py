@@ -1,12 +1,14 @@
 """Limits: what this process may lock, open and start, and the cgroup's and the kernel's bounds on that."""
 
 import re
-from typing import Any, Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect.cgroup import cgroup_dirs
-from ddp_doctor.facts import UNLIMITED, Limit, Limits, Unread
+from ddp_doctor.collect.cgroup import group, smallest
+from ddp_doctor.collect.numbers import labelled, read_number
+from ddp_doctor.facts import UNLIMITED, Limit, Limits, Reason, Unread
 from ddp_doctor.host import Host, optional
+from ddp_doctor.unreadable import Unreadable
 
 _ROWS = {
     "memlock_bytes": "Max locked memory",
@@ -22,48 +24,78 @@ CAP_IPC_LOCK = 14
 def read(host: Host, ask: Ask) -> Limits:
     """Limits of this process, as ``/proc/self/limits`` and ``/proc/self/status`` tell them."""
     unread: Unread = {}
-    rows: Any = parse_limits(optional(lambda: host.read("/proc/self/limits"), unread, "memlock_bytes") or "")
-    status = optional(lambda: host.read("/proc/self/status"), unread, "cap_ipc_lock")
-    for name in (name for name in _ROWS if name not in rows and "memlock_bytes" in unread):
-        unread[name] = unread["memlock_bytes"]
+    pids_max, pids_current = _cgroup_pids(host, unread)
     return Limits(
-        cap_ipc_lock=parse_capability(status, CAP_IPC_LOCK) if status else None,
-        cgroup_pids_max=_cgroup_number(host, "pids.max", unread, "cgroup_pids_max"),
-        cgroup_pids_current=_cgroup_number(host, "pids.current", unread, "cgroup_pids_current"),
-        kernel_pid_max=_number(host, "/proc/sys/kernel/pid_max", unread, "kernel_pid_max"),
-        kernel_threads_max=_number(host, "/proc/sys/kernel/threads-max", unread, "kernel_threads_max"),
-        kernel_file_max=_number(host, "/proc/sys/fs/file-max", unread, "kernel_file_max"),
+        **_own(host, unread),
+        cap_ipc_lock=optional(
+            lambda: parse_capability(host.read("/proc/self/status"), CAP_IPC_LOCK), unread, "cap_ipc_lock"
+        ),
+        whose=optional(lambda: whose(host.env(), host.user()[1]), unread, "whose"),
+        cgroup_pids_max=pids_max,
+        cgroup_pids_current=pids_current,
+        kernel_pid_max=optional(lambda: read_number(host, "/proc/sys/kernel/pid_max"), unread, "kernel_pid_max"),
+        kernel_threads_max=optional(
+            lambda: read_number(host, "/proc/sys/kernel/threads-max"), unread, "kernel_threads_max"
+        ),
+        kernel_file_max=optional(lambda: read_number(host, "/proc/sys/fs/file-max"), unread, "kernel_file_max"),
         unread=unread,
-        **rows,
     )
+
+
+def _own(host: Host, unread: Unread) -> Dict[str, Limit]:
+    """Rows of /proc/self/limits; each of those that are not there gets its reason."""
+    text = optional(lambda: host.read("/proc/self/limits"), unread, "memlock_bytes")
+    rows = parse_limits(text or "")
+    for name, label in _ROWS.items():
+        if name not in rows:
+            unread[name] = (
+                unread["memlock_bytes"]
+                if text is None
+                else Reason("unreadable", f"/proc/self/limits has no row {label!r}")
+            )
+    return rows
 
 
 def parse_limits(text: str) -> Dict[str, Limit]:
     """Rows of /proc/self/limits by field name; rows that are not there are left out."""
     rows = {}
     for name, label in _ROWS.items():
-        found = re.search(rf"^{label} +(\d+|unlimited) +(\d+|unlimited)", text, re.MULTILINE)
+        found = re.search(rf"^{label} +(\d{{1,20}}|unlimited) +(\d{{1,20}}|unlimited)\b", text, re.MULTILINE | re.ASCII)
         if found:
             soft, hard = (UNLIMITED if n == "unlimited" else min(int(n), UNLIMITED) for n in found.groups())
             rows[name] = Limit(soft, hard)
     return rows
 
 
-def parse_capability(status: str, bit: int) -> Optional[bool]:
-    """Is capability ``bit`` in the effective set that /proc/self/status shows?"""
-    found = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
-    return bool(int(found.group(1), 16) >> bit & 1) if found else None
+def parse_capability(status: str, bit: int) -> bool:
+    """Is capability ``bit`` in the effective set that /proc/self/status shows? Raises Unreadable."""
+    mask = labelled(status, "CapEff") or ""
+    if not re.fullmatch(r"[0-9a-fA-F]{1,32}", mask):
+        raise Unreadable(Reason("unreadable", "/proc/self/status: no capability mask CapEff in it"))
+    return bool(int(mask, 16) >> bit & 1)
 
 
-def _number(host: Host, path: str, unread: Unread, field: str) -> Optional[int]:
-    text = optional(lambda: host.read(path), unread, field)
-    return int(text) if text and text.strip().isdigit() else None
+def whose(env: Dict[str, str], user: str) -> str:
+    """Whose limits these are: they come from what started this process, and root's or ssh's are not the job's."""
+    marks = (
+        ("TORCHELASTIC_RUN_ID", "a torchrun worker"),
+        ("SLURM_STEP_ID", "the Slurm job step"),
+        ("SLURM_JOB_ID", "the Slurm job"),
+        ("PBS_JOBID", "the PBS job"),
+        ("LSB_JOBID", "the LSF job"),
+        ("KUBERNETES_SERVICE_HOST", "this pod"),
+        ("SSH_CONNECTION", "this ssh session"),
+    )
+    return f"{next((words for variable, words in marks if variable in env), 'this shell')} (user {user})"
 
 
-def _cgroup_number(host: Host, name: str, unread: Unread, field: str) -> Optional[int]:
-    """The first cgroup on the way up that has the file ``name``; UNLIMITED for "max"."""
-    for folder in cgroup_dirs(host, "pids"):
-        text = optional(lambda path=f"{folder}/{name}": host.read(path), {}, field)  # type: ignore[misc]
-        if text and text.strip() != "max":
-            return int(text)
-    return UNLIMITED if field.endswith("max") else None
+def _cgroup_pids(host: Host, unread: Unread) -> Tuple[Optional[int], Optional[int]]:
+    """(limit, number) of tasks in the group that sets the smallest limit; without a limit, in this process's own."""
+    place = optional(lambda: group(host, "pids"), unread, "cgroup_pids_max")
+    if place is None:
+        unread["cgroup_pids_current"] = unread["cgroup_pids_max"]
+        return None, None
+    found = optional(lambda: smallest(host, place, "pids.max"), unread, "cgroup_pids_max")
+    folder = found[1] if found and found[1] else place.folders[0]
+    current = optional(lambda: read_number(host, f"{folder}/pids.current"), unread, "cgroup_pids_current")
+    return (found[0] if found else None), current
