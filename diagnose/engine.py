@@ -101,7 +101,7 @@ def _arguments(function: Function, supply: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
 

@@ -95,6 +95,11 @@ class Policy:
     today: Optional[datetime.date] = None
     """Day of judging (or --as-of)."""
 
+    @property
+    def day(self) -> datetime.date:
+        """The day as of which waivers are judged."""
+        return self.today or datetime.date.today()
+
 
 def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:
     """The policy with what only the node's launcher knows: number of nodes, ranks per node, launcher."""
@@ -106,8 +111,3 @@ def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:
         nproc_per_node=policy.nproc_per_node if policy.nproc_per_node is not None else launch.nproc_per_node,
         launcher=policy.launcher if policy.launcher is not None else launch.launcher,
     )
-
-    @property
-    def day(self) -> datetime.date:
-        """The day as of which waivers are judged."""
-        return self.today or datetime.date.today()

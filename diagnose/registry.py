@@ -81,7 +81,10 @@ def load(plugins: bool = True) -> Registry:
 
 
 def _modules(package_name: str, area: str = "") -> Iterator[Tuple[str, ModuleType]]:
-    """(area, module) of everything in a package; the area is the first part of the path below it."""
+    """(area, module) of everything in a package; the area is the first part of the path below it.
+
+    A module whose name begins with "_" is what others share: no checks and no fixes are looked for in it.
+    """
     package = importlib.import_module(package_name)
     if not hasattr(package, "__path__"):
         yield area, package
@@ -89,8 +92,9 @@ def _modules(package_name: str, area: str = "") -> Iterator[Tuple[str, ModuleTyp
     if area:
         yield area, package
     for found in pkgutil.walk_packages(package.__path__, package_name + "."):
-        first = found.name[len(package_name) + 1 :].split(".")[0]
-        yield area or first, importlib.import_module(found.name)
+        parts = found.name[len(package_name) + 1 :].split(".")
+        if not any(part.startswith("_") for part in parts):
+            yield area or parts[0], importlib.import_module(found.name)
 
 
 def _checks(modules: Iterable[Tuple[str, ModuleType]], fixes: Dict[str, Function]) -> Iterator[Check]:
