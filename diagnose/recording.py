@@ -72,7 +72,9 @@ class Recording(Host):
         if not self.complete:
             return {"reason": {"kind": "not-recorded", "text": f"{key or op}: not in this recording"}}
         path = (
-            "root" + os.path.normpath("/" + key) if op in ("read", "list", "stat", "realpath") else f"{op}/{key}.json"
+            "root" + os.path.normpath("/" + key.lstrip("/"))
+            if op in ("read", "list", "stat", "realpath")
+            else f"{op}/{key}.json"
         )
         if op in ("read", "run", "ask") and path in self.files:
             return {"file": path}
@@ -115,7 +117,11 @@ def pack(entries: Dict[str, Entry]) -> Dict[str, bytes]:
 
 def _place(op: str, key: str) -> Optional[str]:
     """File of an entry in the bundle, or None where it belongs in the index."""
-    path = {"read": "root" + os.path.normpath("/" + key), "run": f"run/{key}.json", "ask": f"ask/{key}.json"}.get(op)
+    path = {
+        "read": "root" + os.path.normpath("/" + key.lstrip("/")),
+        "run": f"run/{key}.json",
+        "ask": f"ask/{key}.json",
+    }.get(op)
     if path is None or len(path) > 240 or not path.isprintable() or ".." in path.split("/"):
         return None
     return path
