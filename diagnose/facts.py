@@ -314,7 +314,7 @@ class Torch:
     python: Optional[str] = None
     """Path of the examined interpreter."""
     python_version: Optional[str] = None
-    """3.8.12"""
+    """3.8.12; 3.8 where torch was not imported and no file tells the patch level."""
     python_chosen_by: Optional[str] = None
     """--python, $VIRTUAL_ENV, $CONDA_PREFIX, PATH or own interpreter."""
     installed: Optional[bool] = None
@@ -342,7 +342,8 @@ class Torch:
     """None: not asked (profile quick). False: the import failed; import_error says how."""
     import_error: Optional[str] = None
     import_failure: Optional[str] = None
-    """exception, signal, timed-out or could-not-start; None when the import worked or was not asked."""
+    """exception, signal, exit (it ended the interpreter), timed-out or could-not-start; None when the import worked
+    or was not asked."""
     import_s: Optional[float] = None
     arch_list: Optional[Strings] = None
     """sm_70, sm_80, compute_90 ..."""
@@ -361,6 +362,8 @@ class Torch:
     cuda_device_count: Optional[int] = None
     cuda_error: Optional[str] = None
     """What CUDA said when it is not available."""
+    cuda_init_code: Optional[int] = None
+    """What the driver API's cuInit answered when CUDA is not available: 100, 802, 803, 804, 999 ...; 0 is success."""
     unread: Unread = _unread()
 
 
@@ -492,11 +495,36 @@ class Socket:
     ip: str
     port: int
     pid: Optional[int] = None
+    """Looked for only on the master's port and on sshd's: finding it means looking through every process."""
     process: Optional[str] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Zone:
+    """A zone of firewalld as its permanent configuration has it."""
+
+    name: str
+    target: Optional[str] = None
+    """ACCEPT, DROP, REJECT (%%REJECT%% in the file) or default (reject what no rule names)."""
+    open_ports: Optional[Strings] = None
+    """Of its ports, services and accepting rich rules: "29500/tcp", "8000-9000/tcp from 10.0.0.0/8"."""
+    sources: Optional[Strings] = None
+    """Addresses whose traffic is judged by this zone."""
+    trusted_sources: Optional[Strings] = None
+    """Sources from which everything is accepted."""
+    interfaces: Optional[Strings] = None
+    """Interfaces that the zone's own file names."""
+    unread: Unread = _unread()
 
 
 @dataclass(frozen=True)
 class Firewall:
+    """A firewall that is installed here. firewalld's and ufw's files are read, not the rules in the kernel.
+
+    nftables and iptables: active means that something filters what comes in; their rules are not interpreted.
+    """
+
     name: str
     """firewalld, ufw, nftables or iptables."""
     active: Optional[bool] = None
@@ -504,10 +532,15 @@ class Firewall:
     """firewalld: default zone, with the zone of each interface in ``interfaces``."""
     interfaces: Optional[Dict[str, str]] = None
     target: Optional[str] = None
-    """Policy for what no rule names: ACCEPT, DROP, REJECT, default ..."""
+    """Policy for what no rule names: ACCEPT, DROP, REJECT, default ... (firewalld: of the default zone)."""
     open_ports: Optional[Strings] = None
-    """"29500/tcp", "1024-65535/tcp", as the tool writes them."""
+    """"29500/tcp", "1024-65535/tcp", "22/tcp from 10.0.0.0/8" (firewalld: of the default zone)."""
     trusted_sources: Optional[Strings] = None
+    """Sources from which everything is accepted (firewalld: whatever their zone)."""
+    trusted_interfaces: Optional[Strings] = None
+    """Interfaces on which everything is accepted: "allow in on ib0" of ufw, a zone with the target ACCEPT."""
+    zones: Optional[Tuple[Zone, ...]] = None
+    """firewalld: the default zone and the others that an interface or a source is in."""
     unread: Unread = _unread()
 
 
