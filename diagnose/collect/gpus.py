@@ -1,0 +1,344 @@
+"""Gpus: what the NVIDIA driver, the kernel and the bus say of the GPUs, and what of them was given to this job.
+
+Three ways, best first: NVML (``nvml.py``), ``nvidia-smi`` where NVML could not be used at all, and the kernel's own
+trees. The bus is always looked at: it tells of GPUs for which no driver answers.
+"""
+
+import re
+from dataclasses import fields, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ddp_doctor.ask import Ask
+from ddp_doctor.collect import nvidia_smi, nvml, pci
+from ddp_doctor.facts import Gpu, GpuProcess, Gpus, PciGpu, Reason, Unread
+from ddp_doctor.host import Host, optional
+from ddp_doctor.unreadable import Unreadable
+
+LIMIT_S = nvml.ASK_LIMIT_S + nvidia_smi.LIMIT_S + 5.0
+PROC = "/proc/driver/nvidia"
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of the kernel (include/linux/proc_ns.h): any other is a container's."""
+
+Plain = Dict[str, Any]
+
+
+def read(host: Host, ask: Ask) -> Gpus:
+    """GPUs of this node. See ``Gpus`` for what each way can tell."""
+    unread: Unread = {}
+    functions = optional(lambda: pci.functions(host), unread, "on_bus")
+    if functions is None:
+        unread["other_vendor"] = unread["on_bus"]
+    on_bus = None if functions is None else pci.nvidia_gpus(host, functions)
+    module, is_open = _kernel_module(host, unread)
+    nodes = _device_nodes(host, unread)
+    trees = _proc_gpus(host, nodes)
+    told = _ask_driver(host, unread)
+    gpus = _gpus(told, trees, on_bus, module, unread)
+    visible, admitted, admitted_by = _given(host, on_bus, nodes, unread)
+    return Gpus(
+        source=told.get("source", "proc"),
+        driver=_driver(told, module, unread),
+        kernel_module=module,
+        kernel_module_open=is_open,
+        library=_text(told, "library", unread),
+        cuda=_text(told, "cuda", unread),
+        nvml_error=told.get("nvml_error"),
+        gpus=None if gpus is None else tuple(_complete(host, gpu, trees, gpus) for gpu in gpus),
+        on_bus=on_bus,
+        device_nodes=nodes,
+        admitted=admitted,
+        admitted_by=admitted_by,
+        visible_devices=visible,
+        other_vendor=None if functions is None else pci.other_vendors(functions),
+        unread=unread,
+    )
+
+
+# --------------------------------------------------------------------------- the driver's word
+
+
+def _ask_driver(host: Host, unread: Unread) -> Plain:
+    """Answer of NVML or else of nvidia-smi, with ``source``; what neither gives stands in ``unread``."""
+    try:
+        told: Plain = dict(host.ask("nvml", nvml.talk, nvml.ASK_LIMIT_S))
+    except Unreadable as error:
+        unread["nvml_error"] = error.reason
+        if error.reason.kind == "timed-out":  # nvidia-smi asks the same NVML and hangs as well
+            unread["gpus"] = error.reason
+            return {}
+        return _ask_nvidia_smi(host, error.reason, unread)
+    words = told.pop("error", None)
+    if words is None:
+        return {"source": "nvml", **told}
+    found = _ask_nvidia_smi(host, Reason("absent", str(words)), unread) if "Library Not Found" in words else {}
+    if not found:
+        unread["gpus"] = Reason("absent" if "Not Found" in words else "unreadable", f"NVML: {words}")
+    return {**found, "nvml_error": str(words), **{k: v for k, v in told.items() if v}}
+
+
+def _ask_nvidia_smi(host: Host, why: Reason, unread: Unread) -> Plain:
+    """Answer of nvidia-smi; {} with ``why`` NVML did not answer as the reason when there is none."""
+    try:
+        ran = host.run("nvidia-smi-query", nvidia_smi.ARGV, limit_s=nvidia_smi.LIMIT_S)
+        told = nvidia_smi.parse(ran.stdout or ran.stderr)
+    except Unreadable as error:
+        text = why.text if error.reason.kind == "absent" else f"{why.text}; {error.reason.text}"
+        unread["gpus"] = Reason(why.kind, text)
+        return {}
+    broken = told.pop("error")
+    if broken:
+        unread["gpus"] = Reason("unreadable", broken)
+    return {"source": "nvidia-smi", **told}
+
+
+def _gpus(
+    told: Plain, trees: Sequence[Plain], on_bus: Optional[Sequence[PciGpu]], module: Optional[str], unread: Unread
+) -> Optional[List[Gpu]]:
+    """The GPUs that the driver tells of; else those of the kernel's trees; () when there is nothing to drive."""
+    if "gpus" in told:
+        return _permitted([_gpu(plain) for plain in told["gpus"]], unread)
+    if trees:
+        why = unread.pop("gpus", Reason("absent", "the driver did not tell of its GPUs"))
+        return [_gpu({**plain, "silent": {"kind": why.kind, "text": why.text}}) for plain in trees]
+    if module == "" and on_bus == ():
+        unread.pop("gpus", None)
+        return []
+    return None
+
+
+def _permitted(gpus: List[Gpu], unread: Unread) -> Optional[List[Gpu]]:
+    """Leave out GPUs that the device cgroup or the device node's mode denies: NVML counts them, and they are not ours.
+
+    (nvml.h: nvmlDeviceGetCount_v2 counts devices that nvmlDeviceGetHandleByIndex_v2 denies.)
+    """
+    kept = [gpu for gpu in gpus if not (gpu.fault and gpu.unread.get("uuid", Reason("", "")).kind == "no-rights")]
+    if gpus and not kept:
+        unread["gpus"] = Reason("no-rights", f"NVML: {gpus[0].fault}")
+        return None
+    return kept
+
+
+_GPU_FIELDS = {field.name for field in fields(Gpu)}
+_NOT_READ = _GPU_FIELDS - {"index", "mig", "numa_node", "unsupported", "fault", "unread"}
+
+
+def _gpu(plain: Plain) -> Gpu:
+    """``Gpu`` of plain data; ``silent`` is the reason of every field that has no value."""
+    known = {name: value for name, value in plain.items() if name in _GPU_FIELDS}
+    unread = {name: Reason(**reason) for name, reason in known.pop("unread", {}).items()}
+    if "silent" in plain:
+        missing = (_NOT_READ | {"mig"}) - set(known) - set(known.get("unsupported", ())) - set(unread)
+        unread.update({name: Reason(**plain["silent"]) for name in sorted(missing)})
+    for name in ("unsupported", "throttle"):
+        if name in known:
+            known[name] = tuple(known[name])
+    if known.get("processes") is not None:
+        known["processes"] = tuple(GpuProcess(**process) for process in known["processes"])
+    return Gpu(unread=unread, **known)
+
+
+def _complete(host: Host, gpu: Gpu, trees: Sequence[Plain], gpus: Sequence[Gpu]) -> Gpu:
+    """Add what the kernel knows: which GPU a silent one is, its NUMA node, the names of its processes."""
+    if gpu.pci is None and len(trees) == len(gpus) and _same_order(gpus, trees):
+        gpu = _identified(gpu, trees[gpu.index])
+    node = pci.numa_node(host, gpu.pci) if gpu.pci else None
+    unread = dict(gpu.unread)
+    if node is None:
+        unread["numa_node"] = Reason("absent", "the kernel names no NUMA node for this GPU")
+    return replace(gpu, numa_node=node, processes=_named(host, gpu.processes), unread=unread)
+
+
+def _same_order(gpus: Sequence[Gpu], trees: Sequence[Plain]) -> bool:
+    """NVML numbers GPUs by PCI address, as the trees are sorted; those that answered must prove it."""
+    return all(gpu.pci in (None, trees[gpu.index]["pci"]) for gpu in gpus if gpu.index < len(trees))
+
+
+def _identified(gpu: Gpu, tree: Plain) -> Gpu:
+    known = {name: tree[name] for name in ("pci", "name", "uuid") if name in tree and getattr(gpu, name) is None}
+    return replace(gpu, unread={k: v for k, v in gpu.unread.items() if k not in known}, **known)
+
+
+def _named(host: Host, processes: Optional[Tuple[GpuProcess, ...]]) -> Optional[Tuple[GpuProcess, ...]]:
+    """Name the processes by /proc/PID/comm, never by their command lines.
+
+    The driver tells the machine's pids: in a pid namespace they are nobody's, or somebody else's.
+    """
+    if not processes or _pid_namespace(host) != INITIAL_PID_NAMESPACE:
+        return processes
+    return tuple(p if p.name else replace(p, name=_comm(host, p.pid)) for p in processes)
+
+
+def _comm(host: Host, pid: int) -> Optional[str]:
+    text = optional(lambda: host.read(f"/proc/{pid}/comm"), {}, "name")
+    return text.strip() if text else None
+
+
+def _pid_namespace(host: Host) -> Optional[str]:
+    return optional(lambda: host.link("/proc/self/ns/pid"), {}, "pid")
+
+
+# --------------------------------------------------------------------------- the kernel's word
+
+
+def _kernel_module(host: Host, unread: Unread) -> Tuple[Optional[str], Optional[bool]]:
+    """(version, is open); ("", None) when no nvidia module is loaded."""
+    try:
+        version, is_open = parse_version(host.read(f"{PROC}/version"))
+    except Unreadable as error:
+        version, is_open = _module_version(host, error.reason, unread), None
+    if version == "":
+        unread["kernel_module_open"] = Reason("not-applicable", "no nvidia kernel module is loaded")
+    elif is_open is None:
+        unread["kernel_module_open"] = Reason("unreadable", f"{PROC}/version does not tell")
+    if version is None:
+        unread.setdefault("kernel_module", Reason("unreadable", f"{PROC}/version: no version in it"))
+    return version, is_open
+
+
+def parse_version(text: str) -> Tuple[Optional[str], Optional[bool]]:
+    """(version, is open) from /proc/driver/nvidia/version.
+
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Wed ..." or "... Open Kernel Module for x86_64  580.95".
+    """
+    found = re.search(r"^NVRM version:.*?\s(\d{2,4}\.\d+(?:\.\d+)*)\b", text, re.MULTILINE)
+    if not found:
+        return None, None
+    return found.group(1), "Open Kernel Module" in found.group(0)
+
+
+def _module_version(host: Host, why: Reason, unread: Unread) -> Optional[str]:
+    """Version that the loaded module itself states; "" when none is loaded."""
+    if why.kind != "absent":
+        unread["kernel_module"] = why
+    try:
+        return host.read("/sys/module/nvidia/version").strip()
+    except Unreadable as error:
+        if error.reason.kind == why.kind == "absent":
+            return ""
+        unread["kernel_module"] = error.reason
+        return None
+
+
+def _device_nodes(host: Host, unread: Unread) -> Optional[Tuple[str, ...]]:
+    """/dev/nvidia0 ... in the order of their numbers."""
+    names = optional(lambda: host.list("/dev"), unread, "device_nodes")
+    if names is None:
+        return None
+    numbers = sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d{1,4}", name))
+    return tuple(f"/dev/nvidia{number}" for number in numbers)
+
+
+def _proc_gpus(host: Host, nodes: Optional[Tuple[str, ...]]) -> List[Plain]:
+    """GPUs of /proc/driver/nvidia/gpus in the order of their addresses, without those that have no node here."""
+    folders = optional(lambda: host.list(f"{PROC}/gpus"), {}, "gpus") or ()
+    found = []
+    for folder in folders:
+        text = optional(lambda folder=folder: host.read(f"{PROC}/gpus/{folder}/information"), {}, "gpus")  # type: ignore[misc]
+        found.append({"pci": pci.address(folder), **parse_information(text or "")})
+    admitted = [gpu for gpu in found if not nodes or gpu.pop("node", nodes[0]) in nodes]
+    return [{"index": index, **gpu} for index, gpu in enumerate(sorted(admitted, key=lambda gpu: str(gpu["pci"])))]
+
+
+def parse_information(text: str) -> Plain:
+    """name, uuid and node of one GPU's "information" file; the uuid has question marks until the GPU was woken."""
+    rows = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    known = {"name": rows.get("Model", ""), "uuid": rows.get("GPU UUID", "")}
+    if rows.get("Device Minor", "").isdigit():
+        known["node"] = f"/dev/nvidia{rows['Device Minor']}"
+    return {name: value for name, value in known.items() if value and "?" not in value}
+
+
+def _driver(told: Plain, module: Optional[str], unread: Unread) -> Optional[str]:
+    """The driver's version as it says itself, else that of the kernel module."""
+    version = told.get("driver") or module
+    if version:
+        return str(version)
+    unread["driver"] = unread.get("kernel_module") or Reason("absent", "no NVIDIA driver is loaded")
+    return None
+
+
+def _text(told: Plain, name: str, unread: Unread) -> Optional[str]:
+    if told.get(name):
+        return str(told[name])
+    unread[name] = unread.get("nvml_error") or Reason(
+        "absent", told.get("nvml_error") or "the driver did not tell"
+    )
+    return None
+
+
+# --------------------------------------------------------------------------- what was given to this job
+
+
+def _given(
+    host: Host, on_bus: Optional[Tuple[PciGpu, ...]], nodes: Optional[Tuple[str, ...]], unread: Unread
+) -> Tuple[Optional[str], Optional[int], Optional[str]]:
+    """(CUDA_VISIBLE_DEVICES, admitted, admitted_by)."""
+    env = optional(host.env, unread, "visible_devices")
+    if env is None:
+        unread["admitted"] = unread["admitted_by"] = unread["visible_devices"]
+        return None, None, None
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        unread["visible_devices"] = Reason("absent", "CUDA_VISIBLE_DEVICES is not set")
+    admitted, by = parse_admitted(env) or _by_nodes(host, env, on_bus, nodes) or (None, None)
+    if admitted is None:
+        unread["admitted"] = unread["admitted_by"] = Reason("absent", "nothing here says how many GPUs were given")
+    return visible, admitted, by
+
+
+def parse_admitted(env: Dict[str, str]) -> Optional[Tuple[int, str]]:
+    """(number of GPUs, what says so) by the scheduler's or the container runtime's variables; None when none says.
+
+    SLURM_STEP_GPUS, SLURM_JOB_GPUS: the node's GPU numbers given to the step or job, SLURM_GPUS_ON_NODE how many
+    (srun and sbatch manuals); GPU_DEVICE_ORDINAL is Slurm's only within a job.
+    NVIDIA_VISIBLE_DEVICES: numbers or uuids; "all", "void" and an empty value limit nothing, and every CUDA image
+    sets "all", also where no GPU was given (nvidia-container-toolkit's documentation).
+    """
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL"):
+        count = _count(env.get(name, "")) if name.startswith("SLURM") or "SLURM_JOB_ID" in env else None
+        if count is not None:
+            return count, f"{name}={env[name]}"
+    if "SLURM_JOB_ID" in env and re.fullmatch(r"\d{1,3}", env.get("SLURM_GPUS_ON_NODE", "")):
+        return int(env["SLURM_GPUS_ON_NODE"]), f"SLURM_GPUS_ON_NODE={env['SLURM_GPUS_ON_NODE']}"
+    given = env.get("NVIDIA_VISIBLE_DEVICES", "")
+    count = 0 if given == "none" else _count(given)
+    if count is not None:
+        return count, f"NVIDIA_VISIBLE_DEVICES={given}"
+    if env.get("CUDA_VISIBLE_DEVICES") == "NoDevFiles":  # Slurm's word for a job without GPUs
+        return 0, "CUDA_VISIBLE_DEVICES=NoDevFiles"
+    return None
+
+
+def _count(text: str) -> Optional[int]:
+    """Number of GPUs in "0,1", "0-3", "gpu:0,1" or a list of GPU uuids; None when it is no such list.
+
+    MIG devices ("0:1" is a part of GPU 0) count the GPUs that they are parts of; a MIG uuid does not say of which.
+    """
+    found = set()
+    for item in text.split(","):
+        item = item.strip()
+        if re.fullmatch(r"GPU-[0-9a-fA-F-]+", item):
+            found.add(item)
+            continue
+        numbers = re.fullmatch(r"(?:gpu:)?(\d{1,3})(?:-(\d{1,3})|:\d{1,3})?", item)
+        if not numbers:
+            return None
+        first, last = numbers.group(1), numbers.group(2) or numbers.group(1)
+        found.update(str(number) for number in range(int(first), int(last) + 1))
+    return len(found)
+
+
+def _by_nodes(
+    host: Host, env: Dict[str, str], on_bus: Optional[Tuple[PciGpu, ...]], nodes: Optional[Tuple[str, ...]]
+) -> Optional[Tuple[int, str]]:
+    """A container is given GPUs as device nodes. On the machine itself a missing node is a fault, no limit."""
+    if nodes is None or not on_bus or not _in_container(host, env):
+        return None
+    return len(nodes), f"{len(nodes)} /dev/nvidiaN device nodes in this container"
+
+
+def _in_container(host: Host, env: Dict[str, str]) -> bool:
+    """A pid namespace of its own, or a marker of podman, docker or systemd-nspawn."""
+    if "container" in env or _pid_namespace(host) not in (None, INITIAL_PID_NAMESPACE):
+        return True
+    return any(optional(lambda p=p: host.exists(p), {}, "container") for p in ("/.dockerenv", "/run/.containerenv"))  # type: ignore[misc]

@@ -1,0 +1,328 @@
+"""The talk with NVML through ``pynvml``. Everything here runs in a child: any of its calls may hang or crash.
+
+NVML starts without waking a GPU; a GPU is woken when its handle is asked for (nvml.h, ``nvmlInit_v2``). So one child
+starts NVML and counts, and then each GPU is read in a child of its own, side by side: a wedged GPU hides no other.
+"""
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ddp_doctor import child
+from ddp_doctor.collect.pci import address
+from ddp_doctor.facts import Reason
+from ddp_doctor.unreadable import Unreadable
+
+LIBRARY = "libnvidia-ml.so.1"
+START_S = 10.0
+"""Time for NVML to start. It may have to load the kernel module, which takes a few seconds."""
+WAKE_S = 3.0
+"""A GPU without persistence wakes for 1 to 3 s, one after the other in the kernel (reference/wards.md)."""
+STALL_S = 10.0
+"""A GPU that has not answered this long after the last one that did is given up: three times the longest wake."""
+READ_LIMIT_S = 45.0
+"""All GPUs together: sixteen of them that wake one after the other need 48 s at the very worst."""
+ASK_LIMIT_S = START_S + READ_LIMIT_S + 5.0
+
+LIBRARY_NOT_FOUND, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 12, 3, 4, 13
+GONE = (15, 16)
+"""nvmlReturn_t GPU_IS_LOST and RESET_REQUIRED: the GPU answers nothing more. Numbers as in nvml.h."""
+UNKNOWN = 999
+
+Plain = Dict[str, Any]
+
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+THROTTLE_REASONS = (
+    "gpu_idle",
+    "applications_clocks_setting",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "display_clocks_setting",
+)
+"""Bit 0 upwards of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)."""
+
+GPU_SENSOR, SLOWDOWN_THRESHOLD, CLOCK_SM, CLOCK_MEMORY = 0, 1, 1, 2
+UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
+"""Enumerators of nvml.h."""
+
+
+def talk() -> Plain:
+    """Ask NVML everything: ``{"error": words}``, or driver, library, cuda and ``gpus`` as plain ``Gpu`` data.
+
+    Runs in the child of ``host.ask``. Raises Unreadable: absent (no pynvml), timed-out, crashed, no-rights.
+    """
+    missing = _library_missing()
+    if missing:
+        return {"error": missing}
+    try:
+        import pynvml
+    except ImportError as error:
+        raise Unreadable(Reason("absent", f"pynvml (package nvidia-ml-py): {error}")) from None
+    started = child.call("nvml", lambda: _start(pynvml), START_S)
+    if started.failure:
+        raise Unreadable(Reason(started.failure, f"NVML did not start: {started.text}{_stuck(started)}"))
+    answer: Plain = started.value
+    if "count" in answer:
+        answer["gpus"] = _gpus(pynvml, answer["count"])
+    return answer
+
+
+def _library_missing() -> Optional[str]:
+    """NVML's words for a library that cannot be loaded. Asked first: importing pynvml costs 20 ms of CPU."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        text = str(error)
+        return "NVML Shared Library Not Found" if "No such file" in text else f"NVML Shared Library Not Found ({text})"
+    return None
+
+
+def _start(nvml: Any) -> Plain:
+    """Start NVML: its error, or what it says of the driver, with the number of GPUs."""
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        return {"error": words(nvml, error), "library": _try(nvml, _library_version)}
+    return {
+        "driver": _try(nvml, lambda n: n.nvmlSystemGetDriverVersion()),
+        "library": _try(nvml, _library_version),
+        "cuda": _try(nvml, lambda n: _cuda(n.nvmlSystemGetCudaDriverVersion())),
+        "count": count,
+    }
+
+
+def _try(nvml: Any, call: Callable[[Any], Any]) -> Any:
+    try:
+        return call(nvml)
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return None
+
+
+def _library_version(nvml: Any) -> str:
+    """NVML writes CUDA's major version before the driver's: 12.535.104.05. It answers before it is started, too."""
+    version = str(nvml.nvmlSystemGetNVMLVersion())
+    return version.split(".", 1)[1] if version.count(".") > 1 else version
+
+
+def _cuda(number: int) -> str:
+    """1000 x major + 10 x minor, as cuda.h has it: 12020 is "12.2"."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def words(nvml: Any, error: Any) -> str:
+    """NVML's own words for an error; pynvml's where the library has none."""
+    try:
+        text = nvml.nvmlErrorString(error.value)
+        return text.decode("ascii", "backslashreplace") if isinstance(text, bytes) else str(text)
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return str(error)
+
+
+# --------------------------------------------------------------------------- all GPUs
+
+
+def _gpus(nvml: Any, count: int) -> List[Plain]:
+    """Read each GPU in a child of its own; one that does not answer is told with its ``fault``."""
+    started = time.monotonic()
+    last = started + READ_LIMIT_S
+    children = [child.start(f"gpu {i}", lambda i=i: _started_gpu(nvml, i), READ_LIMIT_S) for i in range(count)]  # type: ignore[misc]
+    _wait_until(children, min(last, started + max(STALL_S, WAKE_S * count)))
+    indices = {running.pid: index for index, running in enumerate(children)}
+    found: Dict[int, Plain] = {}
+    for finished, outcome in child.finish(children):
+        index, now = indices[finished.pid], time.monotonic()
+        found[index] = outcome.value or _silent(index, outcome, now - started)
+        if outcome.value:
+            _wait_until(children, min(last, now + STALL_S))
+    return [found[index] for index in sorted(found)]
+
+
+def _wait_until(children: List[child.Child], deadline: float) -> None:
+    for waiting in children:
+        waiting.deadline = deadline
+
+
+def _silent(index: int, outcome: child.Outcome, waited_s: float) -> Plain:
+    """A GPU whose child ran out of time or died."""
+    text = f"timed out: no answer in {waited_s:.0f} s" if outcome.failure == "timed-out" else outcome.text
+    return {"index": index, "fault": text + _stuck(outcome), "silent": {"kind": outcome.failure, "text": text}}
+
+
+def _stuck(outcome: child.Outcome) -> str:
+    return f" (pid {outcome.left_pid} hangs in the driver and cannot be ended)" if outcome.left_pid else ""
+
+
+def _started_gpu(nvml: Any, index: int) -> Plain:
+    """Run in the GPU's own child: a started NVML does not survive a fork."""
+    try:
+        nvml.nvmlInit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        text = words(nvml, error)
+        kind = "no-rights" if error.value == NO_PERMISSION else "unreadable"
+        return {"index": index, "fault": text, "silent": {"kind": kind, "text": text}}
+    return read_gpu(nvml, handle, index)
+
+
+# --------------------------------------------------------------------------- one GPU
+
+
+def read_gpu(nvml: Any, handle: Any, index: int) -> Plain:
+    """Plain ``Gpu`` data. Each call is guarded: not supported, an error of this field, or the GPU is gone."""
+    gpu: Plain = {"index": index, "unsupported": [], "unread": {}}
+    for names, call in READINGS:
+        try:
+            values = call(nvml, handle)
+        except nvml.NVMLError as error:
+            if _note(gpu, names, error.value, words(nvml, error)):
+                gpu["silent"] = {"kind": "unreadable", "text": gpu["fault"]}
+                break
+        except (
+            AttributeError,
+            LookupError,
+            ValueError,
+            TypeError,
+            RuntimeError,
+        ) as error:  # an older pynvml; text that is none
+            _unread(gpu, names, "unreadable", f"{type(error).__name__}: {error}")
+        else:
+            gpu.update(zip(names, values if len(names) > 1 else (values,)))
+    return gpu
+
+
+def _note(gpu: Plain, names: Tuple[str, ...], code: int, text: str) -> bool:
+    """Note an error of NVML; True when the GPU has nothing more to say.
+
+    An unknown error is a fault where the GPU cannot even tell its identity or memory; elsewhere it is the field's.
+    """
+    if code in GONE or (code == UNKNOWN and names[0] in VITAL):
+        gpu["fault"] = text
+    elif names == ("mig",) and code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # a driver from before MIG has none
+        gpu["mig"] = "unsupported"
+    elif code == NOT_SUPPORTED:
+        gpu["unsupported"].extend(names)
+    else:
+        kind = {NO_PERMISSION: "no-rights", FUNCTION_NOT_FOUND: "absent"}.get(code, "unreadable")
+        _unread(gpu, names, kind, f"NVML: {text}")
+    return code in GONE
+
+
+def _unread(gpu: Plain, names: Tuple[str, ...], kind: str, text: str) -> None:
+    gpu["unread"].update({name: {"kind": kind, "text": text} for name in names})
+
+
+def _pci(nvml: Any, gpu: Any) -> str:
+    bus_id = nvml.nvmlDeviceGetPciInfo(gpu).busId
+    return address(bus_id.decode("ascii", "backslashreplace") if isinstance(bus_id, bytes) else str(bus_id))
+
+
+def _capability(nvml: Any, gpu: Any) -> str:
+    return "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(gpu))
+
+
+def _memory(nvml: Any, gpu: Any) -> Tuple[int, int, bool]:
+    """(total, used, does used include the driver's reserve?): the second version of the call leaves it out."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+        return memory.total, memory.used, False
+    except (nvml.NVMLError, AttributeError, TypeError) as error:
+        if getattr(error, "value", None) in GONE:
+            raise
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    return memory.total, memory.used, True
+
+
+def _first(nvml: Any, names: Tuple[str, ...], *args: Any) -> Any:
+    """Answer of the first of these calls that pynvml and the driver both have."""
+    for name in names[:-1]:
+        try:
+            return getattr(nvml, name)(*args)
+        except AttributeError:
+            continue
+        except nvml.NVMLError as error:
+            if error.value != FUNCTION_NOT_FOUND:
+                raise
+    return getattr(nvml, names[-1])(*args)
+
+
+def _throttle(nvml: Any, gpu: Any) -> List[str]:
+    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return throttle_names(_first(nvml, names, gpu))
+
+
+def throttle_names(mask: int) -> List[str]:
+    """Names of the set bits; a bit that has none as hexadecimal number."""
+    bits = [bit for bit in range(64) if mask >> bit & 1]
+    return [THROTTLE_REASONS[bit] if bit < len(THROTTLE_REASONS) else hex(1 << bit) for bit in bits]
+
+
+def _power_limit(nvml: Any, gpu: Any) -> float:
+    """The limit in force, which is the smallest of several."""
+    return float(_first(nvml, ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"), gpu)) / 1000
+
+
+def _ecc(nvml: Any, gpu: Any, counter: int) -> int:
+    return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, UNCORRECTED, counter))
+
+
+def _remapped(nvml: Any, gpu: Any) -> Tuple[int, int, bool, bool]:
+    correctable, uncorrectable, pending, failure = nvml.nvmlDeviceGetRemappedRows(gpu)
+    return correctable, uncorrectable, bool(pending), bool(failure)
+
+
+_PROCESS_CALLS = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
+
+
+def _processes(nvml: Any, gpu: Any) -> List[Plain]:
+    """Pids, memory and kinds. NVML's process names are command lines: never asked for."""
+    found = []
+    for kind, name in _PROCESS_CALLS.items():
+        versions = tuple(f"nvmlDeviceGet{name}RunningProcesses{v}" for v in ("_v3", "_v2"))
+        try:
+            processes = _first(nvml, versions, gpu)
+        except nvml.NVMLError as error:
+            if kind == "compute" or error.value in GONE:
+                raise
+            continue  # graphics and MPS are not told everywhere
+        found += [{"pid": p.pid, "used_bytes": p.usedGpuMemory, "kind": kind} for p in processes]
+    return found
+
+
+VITAL = ("name", "uuid", "memory_total_bytes")
+
+READINGS: Tuple[Tuple[Tuple[str, ...], Callable[[Any, Any], Any]], ...] = (
+    (("pci",), _pci),
+    (("uuid",), lambda n, g: n.nvmlDeviceGetUUID(g)),
+    (("name",), lambda n, g: n.nvmlDeviceGetName(g)),
+    (("memory_total_bytes", "memory_used_bytes", "memory_used_includes_reserve"), _memory),
+    (("serial",), lambda n, g: n.nvmlDeviceGetSerial(g)),
+    (("compute_capability",), _capability),
+    (("compute_mode",), lambda n, g: COMPUTE_MODES[n.nvmlDeviceGetComputeMode(g)]),
+    (("mig",), lambda n, g: "enabled" if n.nvmlDeviceGetMigMode(g)[0] else "disabled"),
+    (("persistence",), lambda n, g: bool(n.nvmlDeviceGetPersistenceMode(g))),
+    (("temperature_c",), lambda n, g: n.nvmlDeviceGetTemperature(g, GPU_SENSOR)),
+    (("temperature_slowdown_c",), lambda n, g: n.nvmlDeviceGetTemperatureThreshold(g, SLOWDOWN_THRESHOLD)),
+    (("power_w",), lambda n, g: n.nvmlDeviceGetPowerUsage(g) / 1000),
+    (("power_limit_w",), _power_limit),
+    (("power_default_limit_w",), lambda n, g: n.nvmlDeviceGetPowerManagementDefaultLimit(g) / 1000),
+    (("clock_sm_mhz",), lambda n, g: n.nvmlDeviceGetClockInfo(g, CLOCK_SM)),
+    (("clock_sm_max_mhz",), lambda n, g: n.nvmlDeviceGetMaxClockInfo(g, CLOCK_SM)),
+    (("clock_memory_mhz",), lambda n, g: n.nvmlDeviceGetClockInfo(g, CLOCK_MEMORY)),
+    (("throttle",), _throttle),
+    (("ecc_mode",), lambda n, g: bool(n.nvmlDeviceGetEccMode(g)[0])),
+    (("ecc_uncorrected_volatile",), lambda n, g: _ecc(n, g, VOLATILE)),
+    (("ecc_uncorrected_aggregate",), lambda n, g: _ecc(n, g, AGGREGATE)),
+    (("remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failure"), _remapped),
+    (("pcie_gen",), lambda n, g: n.nvmlDeviceGetCurrPcieLinkGeneration(g)),
+    (("pcie_gen_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkGeneration(g)),
+    (("pcie_width",), lambda n, g: n.nvmlDeviceGetCurrPcieLinkWidth(g)),
+    (("pcie_width_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkWidth(g)),
+    (("processes",), _processes),
+)
+"""Fields of ``Gpu`` and the call that answers them, vital ones first."""

@@ -1,0 +1,8 @@
+"""Fixtures for every test. A module below tests/ that is named in ``pytest_plugins`` brings fixtures of its own."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ("fake_nvml.plugin",)
