@@ -1,0 +1,55 @@
+"""Words that someone who starts with distributed training need not know, each in half a sentence."""
+
+import re
+from typing import Dict, Set, Tuple
+
+TERMS: Dict[str, str] = {
+    "algbw": "bytes of the message over the time that the collective took (nccl-tests)",
+    "busbw": "algbw scaled so that it compares with the speed of the wire, whatever the number of ranks (nccl-tests)",
+    "c10d": "torch's own way by which the nodes of a job find each other",
+    "CAP_IPC_LOCK": "the right to lock memory without a limit",
+    "cgroup": "the kernel's group of processes that share limits, as a container or a job step",
+    "compute mode": "how many processes a GPU lets in",
+    "/dev/shm": "memory that processes of a node share as files",
+    "ECC": "error correction in the GPU's memory",
+    "GID": "an RDMA port's address; a port has several, of different types",
+    "glibc": "the system's C library; programs built for a newer one do not start",
+    "Gloo": "torch's communication library for CPUs",
+    "HCA": "an RDMA network card",
+    "inode": "the entry that each file needs on a disk; they can run out before the space does",
+    "IPoIB": "ordinary network traffic over InfiniBand",
+    "LID": "a port's address in an InfiniBand subnet, given by its subnet manager",
+    "memlock": "how much memory a process may pin so that it is never swapped out",
+    "MIG": "one GPU split into several smaller ones",
+    "MTU": "the longest packet that an interface sends",
+    "NCCL": "NVIDIA's library by which GPUs exchange data",
+    "nofile": "how many files and sockets a process may have open",
+    "NUMA": "memory and devices that are nearer to some of the processors than to others",
+    "NVLink": "NVIDIA's direct link between GPUs",
+    "NVML": "the library behind nvidia-smi",
+    "peermem": "the kernel module that lets network cards read GPU memory",
+    "rank": "the number of one process of the job, 0 is the first",
+    "RDMA": "network cards that read and write memory without the processor",
+    "rendezvous": "how the processes of a job find each other when it starts",
+    "RoCE": "RDMA over Ethernet",
+    "stratum": "how many steps a clock is away from a reference clock",
+    "uverbs": "the device file by which a program drives an RDMA card",
+    "WORLD_SIZE": "the number of processes of the job",
+    "Xid": "an error number that the NVIDIA driver writes into the kernel's log",
+}
+"""Term -> meaning; found as written here (small words with a capital too), and with a plural s."""
+
+
+def _pattern(term: str) -> str:
+    return f"(?i:{re.escape(term)})" if term.islower() else re.escape(term)
+
+
+_FINDER = re.compile(rf"(?<![\w/-])({'|'.join(map(_pattern, sorted(TERMS, key=len, reverse=True)))})s?(?![\w/-])")
+
+
+def explained(text: str, seen: Set[str]) -> Tuple[str, ...]:
+    """ "term: meaning" of the terms in ``text`` that are not in ``seen``, in their order; adds them to ``seen``."""
+    found = (match if match in TERMS else match.lower() for match in _FINDER.findall(text))
+    new = [term for term in dict.fromkeys(found) if term not in seen]
+    seen.update(new)
+    return tuple(f"{term}: {TERMS[term]}" for term in new)

@@ -1,0 +1,38 @@
+"""The report in one line, for prologs and health-check programs."""
+
+from typing import List
+
+from ddp_doctor import escape
+from ddp_doctor.model import Outcome, Report, Severity
+from ddp_doctor.report import Options
+from ddp_doctor.report import _findings as findings
+
+WIDTH = 80
+"""Schedulers cut a node's reason field; the issue asks for at most 80 characters."""
+_WORDS = {0: "READY", 1: "NOT READY", 2: "WRONG USAGE"}
+
+
+def render(report: Report, options: Options) -> str:
+    """One line, as "NOT READY n07: limits/memlock-too-low +2" : never a word that a Slurm TaskProlog would obey."""
+    word = _WORDS.get(report.summary.exit_status, "CANNOT TELL")
+    names = [node.name for node in report.nodes]
+    who = names[0] if len(names) == 1 else f"{len(names)} nodes"
+    text = escape.carried(escape.terminal(": ".join(filter(None, (f"{word} {who}", _what(report))))), options.encoding)
+    return (text if len(text) <= WIDTH else text[: WIDTH - 3] + "...") + "\n"
+
+
+def _what(report: Report) -> str:
+    """The worst check and how many more there are; else what could not be told."""
+    counting = [verdict for verdict in report.verdicts if verdict.counts]
+    worst_first = dict.fromkeys(v.check for v in sorted(counting, key=lambda v: (-v.severity.rank, v.check)))
+    if counting and max(v.severity.rank for v in counting) > Severity.NOTE.rank:
+        return _and_more(list(worst_first))
+    unreachable = [node.name for node in report.nodes if node.status != "examined"]
+    broken = findings.checks(f for f in findings.folded(report.verdicts) if f.verdict.outcome is Outcome.BROKEN)
+    if unreachable:
+        return f"unreachable {_and_more(unreachable)}"
+    return f"broken {_and_more(broken)}" if broken else ""
+
+
+def _and_more(names: List[str]) -> str:
+    return names[0] + (f" +{len(names) - 1}" if len(names) > 1 else "")

@@ -1,0 +1,229 @@
+"""The report for people: a sentence, who was looked at, what is wrong, what to type next."""
+
+import textwrap
+from typing import Dict, Iterator, List, Sequence, Set, Tuple
+
+from ddp_doctor import escape, glossary
+from ddp_doctor.model import Outcome, Remedy, Report
+from ddp_doctor.report import Options
+from ddp_doctor.report import _findings as findings
+from ddp_doctor.report._findings import Finding
+from ddp_doctor.units import plural
+
+_COLOURS = {
+    "ERROR": "1;31",
+    "WARNING": "33",
+    "NOTE": "36",
+    "WAIVED": "2",
+    "BROKEN": "35",
+    "READY": "1;32",
+    "heading": "1",
+    "code": "1",
+}
+"""SGR parameters of ECMA-48."""
+_NARROWEST = 40
+_INDENT = 11
+"""Columns before a finding's text: two, then the longest label and room."""
+
+
+def render(report: Report, options: Options) -> str:
+    """Text of at most ``options.width`` columns, but for commands and addresses, which are not broken."""
+    page = _Page(options)
+    found = findings.folded(report.verdicts)
+    parts = (
+        _headline(report, page),
+        _header(report, page),
+        _faults(found, report, page),
+        _broken(found, report, page),
+        _passed(found, report, page),
+        _skipped(found, page),
+        _remarks(report, page),
+        _next(report, page),
+    )
+    blocks = ("\n".join(lines) for lines in map(list, parts) if lines)
+    return escape.carried("\n\n".join(blocks) + "\n", options.encoding)
+
+
+class _Page:
+    """Lines of the right width and colour; every text passes ``escape`` here."""
+
+    def __init__(self, options: Options) -> None:
+        self.width = max(options.width, _NARROWEST)
+        self.colour = options.colour
+        self.verbose = options.verbose
+
+    def paint(self, text: str, kind: str) -> str:
+        """Text in the colour of ``kind``, where colour is wanted."""
+        return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if self.colour and kind in _COLOURS else text
+
+    def wrapped(self, text: str, first: str = "", rest: str = "") -> List[str]:
+        """Lines of ``text``; ``first`` stands before the first one, ``rest`` before the others."""
+        return textwrap.wrap(
+            escape.terminal(" ".join(text.split())), self.width, initial_indent=first, subsequent_indent=rest,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+    def labelled(self, label: str, text: str, indent: int, kind: str = "") -> List[str]:
+        """``text`` beside its label, which takes ``indent`` columns; nothing when there is no text."""
+        if not text:
+            return []
+        label = escape.terminal(label)
+        first, *more = self.wrapped(text, f"{label:<{indent - 1}} ", " " * indent)
+        return [first.replace(label, self.paint(label, kind), 1), *more]
+
+    def code(self, text: str, indent: int) -> List[str]:
+        """Lines to copy: as they are, never wrapped."""
+        return [" " * indent + self.paint(line, "code") for line in escape.lines(text).split("\n")]
+
+    def clipped(self, text: str) -> str:
+        """One line of at most the width."""
+        return text if len(text) <= self.width else text[: self.width - 3].rstrip() + "..."
+
+    def heading(self, text: str) -> str:
+        return self.paint(escape.terminal(text), "heading")
+
+
+def _headline(report: Report, page: _Page) -> Iterator[str]:
+    kind = {0: "READY", 1: "ERROR"}.get(report.summary.exit_status, "BROKEN")
+    for line in page.wrapped(report.summary.headline):
+        yield page.paint(line, kind)
+
+
+def _header(report: Report, page: _Page) -> Iterator[str]:
+    """Who was looked at; nodes with the same description together."""
+    groups: Dict[Tuple[Tuple[str, str], ...], List[str]] = {}
+    for node in report.nodes:
+        rows = (*node.summary.items(), ("Left behind", "; ".join(node.left_behind)))
+        status = () if node.status == "examined" else (("Status", node.status),)
+        groups.setdefault((*status, *rows), []).append(node.name)
+    for rows, names in groups.items():
+        label = "Node" if len(names) == 1 else f"{len(names)} nodes"
+        yield from page.labelled(label, ", ".join(names), 13, "heading")
+        for label, text in rows:
+            yield from page.labelled(label, text, 13, "heading")
+
+
+def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
+    seen: Set[str] = set()
+    for number, (area, group) in enumerate(findings.faults_by_area(found).items()):
+        if number:
+            yield ""
+        yield page.heading(area)
+        for finding in group:
+            yield from _fault(finding, report, page, seen)
+
+
+def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Iterator[str]:
+    """One finding: what, where, measured, expected, why, what to do."""
+    verdict = finding.verdict
+    subject = f"{verdict.subject}: " if verdict.subject else ""
+    yield from page.labelled(
+        f"  {finding.label}", f"{subject}{verdict.message} [{verdict.check}]", _INDENT, finding.label
+    )
+    if verdict.waived:
+        until = f" (until {verdict.waived.until})" if verdict.waived.until else ""
+        yield from _detail("waived", f"{verdict.waived.reason}{until}", page)
+    yield from _detail("on", findings.where(finding, report), page)
+    yield from _detail("measured", verdict.measured, page)
+    yield from _detail("expected", verdict.expected, page)
+    yield from _detail("why", verdict.why, page)
+    if not verdict.waived:
+        yield from _remedy(verdict.fixes, page)
+    yield from _detail("source", verdict.source, page)
+    text = " ".join((verdict.subject, verdict.message, verdict.measured, verdict.expected, verdict.why))
+    for line in glossary.explained(text, seen):
+        yield from _detail("word", line, page)
+
+
+def _detail(label: str, text: str, page: _Page) -> List[str]:
+    return page.labelled(" " * _INDENT + label, text, _INDENT + 10)
+
+
+def _remedy(fixes: Sequence[Remedy], page: _Page) -> Iterator[str]:
+    """The best remedy step by step, the others by name."""
+    if not fixes:
+        return
+    yield from _detail("do", fixes[0].title, page)
+    margin = " " * (_INDENT + 10)
+    for step in fixes[0].steps:
+        yield from page.wrapped(findings.step_words(step), margin, margin)
+        code = findings.step_code(step)
+        yield from page.code(code, _INDENT + 12) if code else ()
+        for label, text in (("risk", step.risk), ("undo", step.undo), ("see", step.see)):
+            yield from page.wrapped(f"{label}: {text}", margin + "  ", margin + "    ") if text else ()
+    yield from _detail("or", findings.other_titles(fixes), page)
+
+
+def _broken(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
+    broken = findings.of_outcome(found, Outcome.BROKEN)
+    if broken:
+        yield page.heading("Broken checks: a defect of the check, which says nothing about the node")
+    for finding in broken:
+        verdict = finding.verdict
+        place = "; ".join(filter(None, (verdict.subject, findings.where(finding, report))))
+        text = f"{verdict.check}{f' ({place})' if place else ''}: {verdict.reason.text if verdict.reason else ''}"
+        yield from page.labelled("  BROKEN", text, _INDENT, "BROKEN")
+
+
+def _passed(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
+    """One line per area with what was measured; with -v a line for each check and subject."""
+    passed = sorted(findings.of_outcome(found, Outcome.PASSED), key=lambda f: f.verdict.check)
+    if passed:
+        yield page.heading("Passed")
+    if page.verbose:
+        for finding in passed:
+            yield from page.wrapped(_pass_words(finding, report), "  ", "      ")
+        return
+    for area in dict.fromkeys(finding.area for finding in passed):
+        group = [finding for finding in passed if finding.area == area]
+        measured = dict.fromkeys(filter(None, (finding.verdict.measured for finding in group)))
+        text = f"  {area:<10} {len(findings.checks(group)):>2}  {'; '.join(measured)}"
+        yield page.clipped(escape.terminal(text).rstrip())
+
+
+def _pass_words(finding: Finding, report: Report) -> str:
+    verdict = finding.verdict
+    subject = f" {verdict.subject}" if verdict.subject else ""
+    nodes = findings.where(finding, report)
+    expected = f" (expected: {verdict.expected})" if verdict.expected else ""
+    return f"{verdict.check}{subject}{f' on {nodes}' if nodes else ''}: {verdict.measured or 'fine'}{expected}"
+
+
+def _skipped(found: Sequence[Finding], page: _Page) -> Iterator[str]:
+    """What was not judged: what does not apply on one line, other reasons one line each; with -v every check is named."""
+    skipped = findings.of_outcome(found, Outcome.SKIPPED)
+    if not skipped:
+        return
+    yield page.heading(f"Not judged: {plural(len(findings.checks(skipped)), 'check')}")
+    moot = []
+    for (kind, text), group in findings.by_reason(skipped).items():
+        if kind == "not-applicable" and not page.verbose:
+            moot.append(f"{text} ({findings.area_counts(group)})")
+        else:
+            yield from page.wrapped(f"{text}: {', '.join(_names(group))}", "  ", "      ")
+    if moot:
+        yield from page.wrapped(f"does not apply: {'; '.join(moot)}", "  ", "      ")
+
+
+def _names(group: Sequence[Finding]) -> List[str]:
+    """Check ids, with the subjects of those that could not be told for some subjects alone."""
+    subjects: Dict[str, List[str]] = {}
+    for finding in group:
+        subjects.setdefault(finding.verdict.check, []).extend(filter(None, [finding.verdict.subject]))
+    return [f"{id} ({', '.join(names)})" if names else id for id, names in sorted(subjects.items())]
+
+
+def _remarks(report: Report, page: _Page) -> Iterator[str]:
+    for remark in report.summary.remarks:
+        yield from page.wrapped(f"({remark})", "", " ")
+
+
+def _next(report: Report, page: _Page) -> Iterator[str]:
+    """Commands as they are, comments and sentences wrapped."""
+    if report.summary.next:
+        yield page.heading("Next")
+    for line in report.summary.next:
+        if line.startswith("#"):
+            yield from page.wrapped(line, "  ", "  # ")
+        else:
+            yield from page.code(line, 2)
