@@ -1,0 +1,56 @@
+"""Checks of the host's memory."""
+
+from typing import Iterator, Tuple
+
+from ddp_doctor.facts import UNLIMITED, Memory
+from ddp_doctor.model import Reading, Severity, check, known
+from ddp_doctor.policy import Policy
+from ddp_doctor.units import size
+
+
+@check(Severity.WARNING)
+def low(memory: Memory, policy: Policy) -> Iterator[Reading]:
+    """Little memory is available.
+
+    Why: Each rank takes some GiB of host memory for CUDA, pinned buffers and data loader workers. When it runs out the
+        kernel ends a process with SIGKILL: torchrun then reports exit code -9, and the other ranks hang in a collective.
+    See: https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    available, total = _room(memory)
+    percent = 100 * available / total if total else 0.0
+    yield Reading(
+        ok=available >= policy.memory_available_min_bytes or percent >= policy.memory_available_min_percent,
+        measured=f"{size(available)} available of {size(total)}",
+        expected=f"at least {size(policy.memory_available_min_bytes)} or {policy.memory_available_min_percent:g} %",
+        message="the job may be ended for want of memory",
+    )
+
+
+def _room(memory: Memory) -> Tuple[int, int]:
+    """(available, total) in bytes: of the machine or of the cgroup, whichever leaves less."""
+    available = known(memory.available_bytes, memory, "available_bytes")
+    total = known(memory.total_bytes, memory, "total_bytes")
+    limit = memory.cgroup_limit_bytes
+    if limit is None or limit >= UNLIMITED or memory.cgroup_used_bytes is None:
+        return available, total
+    left = max(0, limit - memory.cgroup_used_bytes)
+    return (left, limit) if left < available else (available, total)
+
+
+@check(Severity.NOTE)
+def cgroup_limit_below_visible(memory: Memory) -> Iterator[Reading]:
+    """The cgroup grants less memory than this process sees.
+
+    Why: /proc/meminfo shows the machine's memory in a container or a job step too, and programs that size caches, pinned
+        pools or the number of data loader workers by it overshoot; past the limit the kernel ends a process with SIGKILL,
+        though the machine has memory left. Files in /dev/shm count against the limit.
+    See: https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    limit = known(memory.cgroup_limit_bytes, memory, "cgroup_limit_bytes")
+    total = known(memory.total_bytes, memory, "total_bytes")
+    yield Reading(
+        ok=limit >= total,
+        measured=f"a limit of {size(limit)}, {size(total)} visible",
+        expected="a limit of no less than what is visible",
+        message=f"programs see {size(total)} of memory, the limit is {size(limit)}",
+    )

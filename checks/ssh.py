@@ -1,0 +1,124 @@
+"""Checks of ssh between nodes: only some launchers need it, and only for jobs of several nodes."""
+
+from typing import Iterator, Tuple
+
+from ddp_doctor.checks._job import SSH_LAUNCHERS
+from ddp_doctor.facts import Logins, Ssh, SshFile
+from ddp_doctor.model import Reading, Severity, check, known, why_unknown
+from ddp_doctor.policy import Policy
+
+NO_LOGIN_LAUNCHERS = ("torchrun", "slurm", "kubernetes")
+"""Launchers whose ranks are started on each node by hand or by a daemon: they log in nowhere."""
+FAILURES = {
+    "auth-refused": "the node refuses every key: a password would be asked for",
+    "host-key-unknown": "the node's host key is not known here: ssh would ask whether to trust it",
+    "host-key-changed": "the node's host key is not the one that is known here",
+    "unresolved": "the node's name does not resolve",
+    "refused": "nothing listens on the node's ssh port",
+    "timed-out": "the node's ssh port does not answer",
+    "unreachable": "there is no way to the node",
+    "no-client": "there is no ssh client here",
+    "remote-failed": "the login works but no command can be run",
+    "error": "ssh failed",
+}
+GROUP_OR_OTHERS = 0o077
+WRITABLE_BY_OTHERS = 0o022
+
+
+@check(Severity.ERROR)
+def login_fails(logins: Logins, policy: Policy) -> Iterator[Reading]:
+    """A login without a password fails.
+
+    Why: mpirun, DeepSpeed and ssh loops log in to every node to start its ranks, where nobody can type a password or accept
+        a host key: the job does not start, or starts on some nodes and waits for the others.
+    See: https://www.deepspeed.ai/getting-started/
+        https://man.openbsd.org/ssh
+    """
+    if policy.launcher not in NO_LOGIN_LAUNCHERS:
+        yield from _logins(logins)
+
+
+@check(Severity.NOTE)
+def login_unavailable(logins: Logins, policy: Policy) -> Iterator[Reading]:
+    """A login without a password fails, which this launcher does not need.
+
+    Why: Torchrun, Slurm and Kubernetes start ranks without logging in. Only tools that look at all nodes over ssh miss it.
+    See: https://man.openbsd.org/ssh
+    """
+    if policy.launcher in NO_LOGIN_LAUNCHERS:
+        yield from _logins(logins)
+
+
+def _logins(logins: Logins) -> Iterator[Reading]:
+    for login in known(logins.logins, logins, "logins"):
+        yield Reading(
+            ok=login.outcome == "ok",
+            subject=login.host,
+            measured=login.outcome + (f": {login.detail}" if login.detail else ""),
+            expected="a login without a question",
+            message=f"{login.host}: {FAILURES.get(login.outcome, login.outcome)}",
+        )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def client_absent(ssh: Ssh, policy: Policy) -> Iterator[Reading]:
+    """The launcher logs in by ssh, and there is no ssh client.
+
+    Why: mpirun, DeepSpeed and ssh loops start the ranks of other nodes with the ssh command; container images often come
+        without it.
+    See: https://www.deepspeed.ai/getting-started/
+    """
+    if policy.launcher in SSH_LAUNCHERS:
+        absent = ssh.client is None and why_unknown(ssh, "client").kind == "absent"
+        client = "" if absent else known(ssh.client, ssh, "client")
+        yield Reading(
+            ok=bool(client),
+            measured=client or "no ssh command",
+            expected=f"an ssh client, for {policy.launcher}",
+            message=f"{policy.launcher} needs the ssh command",
+        )
+
+
+@check(Severity.WARNING)
+def private_key_exposed(ssh: Ssh) -> Iterator[Reading]:
+    """A private key can be read by others.
+
+    Why: ssh ignores a private key that its group or others may read ("UNPROTECTED PRIVATE KEY FILE"), so logins that
+        relied on it ask for a password; and who can read it can log in as its owner. Copies by hand and mounted secrets
+        are the usual causes.
+    See: https://man.openbsd.org/ssh
+    """
+    yield from _modes(ssh, ("private-key",), GROUP_OR_OTHERS, "ssh ignores this key: others may read it")
+
+
+@check(Severity.WARNING, several_nodes=True)
+def writable_by_others(ssh: Ssh) -> Iterator[Reading]:
+    """The home, .ssh or authorized_keys can be written by others.
+
+    Why: sshd with its default StrictModes then refuses the keys of this user ("bad ownership or modes"), so logins to
+        this node ask for a password. The other nodes see it, not this one; with a shared home it is all of them.
+    See: https://man.openbsd.org/sshd
+    """
+    yield from _modes(
+        ssh,
+        ("authorized_keys", "directory"),
+        WRITABLE_BY_OTHERS,
+        "sshd refuses this user's keys: others may write here",
+    )
+
+
+def _modes(ssh: Ssh, kinds: Tuple[str, ...], unwanted: int, message: str) -> Iterator[Reading]:
+    """Readings of the files of these kinds: their mode may have none of the bits ``unwanted``."""
+    for file in known(ssh.files, ssh, "files"):
+        if file.kind in kinds:
+            yield Reading(
+                ok=not _bits(file) & unwanted,
+                subject=file.path,
+                measured=f"mode {file.mode}",
+                expected=f"mode {_bits(file) & ~unwanted:04o}",
+                message=message,
+            )
+
+
+def _bits(file: SshFile) -> int:
+    return int(file.mode, 8)
