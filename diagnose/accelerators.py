@@ -1,0 +1,62 @@
+"""What the facts say of the GPUs that a job here could use: shared by the checks of GPUs and of the software stack."""
+
+from typing import Optional, Tuple
+
+from ddp_doctor.facts import Gpu, Gpus, Launch, Os, PciGpu
+from ddp_doctor.policy import Policy
+
+SET_ASIDE = ("vfio-pci", "vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback", "xen-pciback")
+"""Kernel drivers to which an administrator binds a device that a guest shall have, not this node."""
+
+
+def drivable(gpus: Gpus) -> Tuple[PciGpu, ...]:
+    """GPUs on the bus that NVIDIA's driver has, or could have: not those set aside for guests or held by nouveau."""
+    return tuple(gpu for gpu in gpus.on_bus or () if gpu.driver not in (*SET_ASIDE, "nouveau"))
+
+
+def none_admitted(gpus: Gpus, os: Optional[Os] = None) -> bool:
+    """This container or job was given no GPU, though /sys shows those of the machine."""
+    if gpus.admitted is not None:
+        return gpus.admitted == 0
+    return bool(os and os.container and gpus.device_nodes == () and not gpus.gpus)
+
+
+def is_gpu_node(gpus: Gpus, os: Optional[Os] = None) -> bool:
+    """There are NVIDIA GPUs here for a job to use: the driver answers with some, or the bus has some that were admitted."""
+    if none_admitted(gpus, os):
+        return False
+    return bool(gpus.gpus) or bool(drivable(gpus))
+
+
+def is_jetson(os: Optional[Os]) -> bool:
+    """A Jetson: its GPU is not on the PCI bus, its driver comes with the board's own Linux, its torch from NVIDIA."""
+    return bool(os and os.kernel and "tegra" in os.kernel)
+
+
+def ranks_per_node(policy: Policy, launch: Optional[Launch]) -> Optional[int]:
+    """Processes that the job starts on this node, where it is known."""
+    if policy.nproc_per_node is not None:
+        return policy.nproc_per_node
+    return (launch.nproc_per_node or launch.local_world_size) if launch else None
+
+
+def chosen(visible_devices: Optional[str]) -> Optional[Tuple[str, ...]]:
+    """Devices that CUDA_VISIBLE_DEVICES names, up to the first that CUDA would stop at; None where it is not set."""
+    if visible_devices is None:
+        return None
+    names = []
+    for name in (part.strip() for part in visible_devices.split(",")):
+        if not name or name.startswith("-") or not (name.isdigit() or name.upper().startswith(("GPU-", "MIG-"))):
+            break  # CUDA ignores the first invalid entry and all that follow (CUDA programming guide)
+        names.append(name)
+    return tuple(names)
+
+
+def answering(gpus: Gpus) -> Tuple[Gpu, ...]:
+    """GPUs that NVML told about without a fault."""
+    return tuple(gpu for gpu in gpus.gpus or () if gpu.fault is None)
+
+
+def label(gpu: Gpu) -> str:
+    """How a GPU is called in a report: GPU 3."""
+    return f"GPU {gpu.index}"

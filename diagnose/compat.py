@@ -1,0 +1,89 @@
+"""What goes with what: rules over the reference tables. Pure functions; None means "the tables do not say"."""
+
+from dataclasses import dataclass
+from typing import Iterable, Optional, Tuple
+
+from ddp_doctor import tables
+from ddp_doctor.tables import TorchBuild
+from ddp_doctor.versions import at_least, minor, newer, release
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A lowest version and the table row that it rests on."""
+
+    version: str
+    rule: str
+    """In words: "minor-version compatibility within CUDA 12"."""
+    source: str
+    probably: str = ""
+
+
+def driver_floor(cuda: str) -> Optional[Floor]:
+    """The oldest driver that runs programs built with this CUDA version, without a forward-compatibility package.
+
+    From CUDA 11 a driver runs every toolkit of its major version, down to one floor for the major; CUDA 11.0 came with a
+    driver below that floor, which runs 11.0 itself. Before CUDA 11 the driver that came with the toolkit is the floor.
+    """
+    own = [row for row in tables.cuda_toolkits() if row.cuda == minor(cuda) and row.driver]
+    major = [row for row in tables.cuda_majors() if release(row.major) == release(cuda)[:1]]
+    floors = [Floor(r.driver, f"minor-version compatibility of CUDA {r.major}", r.source, r.probably) for r in major]
+    floors += [Floor(r.driver, f"the driver of CUDA {r.cuda} {r.update}".rstrip(), r.source, r.probably) for r in own]
+    return min(floors, key=lambda floor: newer(floor.version)) if floors else None
+
+
+def torch_builds(version: str) -> Tuple[TorchBuild, ...]:
+    """The official wheels of a torch version, 1.12.1 or 1.12.1+cu113: of that build where the table has it."""
+    public, _, local = version.partition("+")
+    builds = tuple(row for row in tables.torch() if row.torch == public)
+    return tuple(row for row in builds if row.build == local) or builds
+
+
+def newest_torch() -> TorchBuild:
+    """The newest torch, in the build that pip installs by default."""
+    return max((row for row in tables.torch() if row.default == "yes"), key=lambda row: newer(row.torch))
+
+
+def has_wheel_for(build: TorchBuild, python: str) -> bool:
+    """Is there an official wheel of this build for the Python version (3.8.12)?"""
+    return minor(python) in {p.rstrip("t") for p in build.pythons}
+
+
+def glibc_floor(builds: Iterable[TorchBuild], machine: str) -> Optional[Floor]:
+    """The lowest glibc of these builds on x86_64 or aarch64; the least of them where they differ."""
+    if machine not in ("x86_64", "aarch64"):
+        return None
+    floors = [
+        Floor(glibc, f"the official wheel of torch {row.torch}+{row.build} for {machine}", row.source, row.probably)
+        for row in builds
+        for glibc in [row.glibc_x86_64 if machine == "x86_64" else row.glibc_aarch64]
+        if glibc
+    ]
+    return min(floors, key=lambda floor: newer(floor.version)) if floors else None
+
+
+def newest_runnable(driver: str, python: str, glibc: str, machine: str = "x86_64") -> Optional[TorchBuild]:
+    """The newest torch build that this driver, Python and glibc can run; None where there is none."""
+    fitting = [
+        row
+        for row in tables.torch()
+        if has_wheel_for(row, python) and _driver_fits(row.cuda, driver) and _glibc_fits(row, glibc, machine)
+    ]
+    return max(fitting, key=lambda row: (newer(row.torch), row.default == "yes", newer(row.cuda)), default=None)
+
+
+def _driver_fits(cuda: str, driver: str) -> bool:
+    floor = driver_floor(cuda)
+    return floor is not None and at_least(driver, floor.version) is True
+
+
+def _glibc_fits(build: TorchBuild, glibc: str, machine: str) -> bool:
+    floor = glibc_floor([build], machine)
+    return floor is not None and at_least(glibc, floor.version) is True
+
+
+def pip_line(build: TorchBuild) -> str:
+    """What to type for this build (pytorch.org/get-started/previous-versions)."""
+    if build.default == "yes":
+        return f"pip install torch=={build.torch}"
+    return f"pip install torch=={build.torch} --index-url https://download.pytorch.org/whl/{build.build}"
