@@ -1,0 +1,518 @@
+"""Checks of names, interfaces and firewalls: can the ranks of a job of several nodes find and reach each other?"""
+
+import re
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+from ddp_doctor import nccl
+from ddp_doctor.facts import Env, Firewall, Gpus, Interface, Launch, Network, Os, Rdma, Reason, Torch, Zone
+from ddp_doctor.model import NotKnown, Reading, Severity, check, known, why_unknown
+from ddp_doctor.policy import Policy
+
+SLOW_GBIT_S = 10.0
+"""Below this the network, not the GPUs, sets the pace of data-parallel training: 10 GbE is what guides ask for at least."""
+
+
+# --------------------------------------------------------------------------- the own host name
+
+
+@check(Severity.ERROR, several_nodes=True)
+def own_name_unresolved(
+    network: Network, launch: Launch, env: Env, gpus: Optional[Gpus] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """This host's own name does not resolve.
+
+    Why: Gloo binds to the address of the own host name and falls back to loopback when there is none, so that other
+        nodes cannot connect; torchrun's c10d rendezvous publishes the name as MASTER_ADDR and looks its own address up.
+    See: https://github.com/pytorch/pytorch/pull/26166
+        https://github.com/pytorch/pytorch/issues/150532
+    """
+    yield from _own_name(network, launch, env, gpus, torch, "unresolved", "this host's own name does not resolve")
+
+
+@check(Severity.ERROR, several_nodes=True)
+def own_name_is_loopback(
+    network: Network, launch: Launch, env: Env, gpus: Optional[Gpus] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """This host's own name resolves to a loopback address.
+
+    Why: Gloo then listens on 127.0.1.1, where no other node can connect, and torchrun's c10d rendezvous does not
+        recognise the master by its address, so that nobody serves the store. Stock Debian and Ubuntu write such a line.
+    See: https://github.com/pytorch/pytorch/issues/79388
+        https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
+    """
+    yield from _own_name(network, launch, env, gpus, torch, "loopback", "this host's own name leads to itself only")
+
+
+@check(Severity.ERROR, several_nodes=True)
+def own_name_is_elsewhere(
+    network: Network, launch: Launch, env: Env, gpus: Optional[Gpus] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """This host's own name resolves to an address that none of its interfaces has.
+
+    Why: an old entry in DNS or /etc/hosts, or the public address of a host behind NAT. Gloo cannot bind to it and falls back
+        to loopback; torchrun's c10d rendezvous does not recognise the master.
+    See: https://github.com/pytorch/pytorch/pull/26166
+        https://github.com/pytorch/pytorch/issues/73656
+    """
+    message = "this host's own name leads to an address that it does not have"
+    yield from _own_name(network, launch, env, gpus, torch, "elsewhere", message)
+
+
+@check(Severity.NOTE, several_nodes=True)
+def own_name_useless_to_peers(
+    network: Network, launch: Launch, env: Env, gpus: Optional[Gpus] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """Other nodes could not reach this host by the address of its own name, on which nothing known here relies.
+
+    Why: harmless while addresses are passed explicitly and only NCCL is used. Gloo without GLOO_SOCKET_IFNAME (device
+        meshes, checkpoints and the default back ends use it beside NCCL) and torchrun's c10d rendezvous would fail.
+    See: https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
+        https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    if not _relies_on_own_name(launch, env, gpus, torch):
+        fault, measured = _own_name_state(network)
+        yield Reading(
+            ok=not fault,
+            measured=measured,
+            expected="an address of an interface that other nodes reach",
+            message="Gloo and torchrun's c10d rendezvous would not work with this host's own name",
+        )
+
+
+def _own_name(
+    network: Network,
+    launch: Launch,
+    env: Env,
+    gpus: Optional[Gpus],
+    torch: Optional[Torch],
+    fault: str,
+    message: str,
+) -> Iterator[Reading]:
+    """The reading of one of the three ways in which the own name can be wrong; none where nothing relies on it."""
+    why = _relies_on_own_name(launch, env, gpus, torch)
+    if why:
+        found, measured = _own_name_state(network)
+        yield Reading(
+            ok=found != fault,
+            measured=measured,
+            expected="an address of an interface that other nodes reach",
+            message=f"{message}, and {why}",
+        )
+
+
+def _own_name_state(network: Network) -> Tuple[str, str]:
+    """("" or unresolved, loopback, elsewhere; what was measured), by the address that a socket here would be bound to."""
+    resolved = known(network.own_name, network, "own_name")
+    _interfaces(network)
+    name = resolved.name or network.hostname or "the own host name"
+    if resolved.error or not resolved.addresses:
+        return "unresolved", f"{name}: {resolved.error or 'no address'}"
+    measured = f"{name} is {', '.join(resolved.addresses)}"
+    address = nccl.own_address(network)
+    if address is None:
+        return "elsewhere", f"{measured}; no interface here has that address"
+    return ("loopback" if nccl.is_loopback(address) else ""), measured
+
+
+def _relies_on_own_name(launch: Launch, env: Env, gpus: Optional[Gpus], torch: Optional[Torch]) -> str:
+    """What in this job takes the address of the own host name; "" for nothing that is known."""
+    if launch.rendezvous == "c10d":
+        return "torchrun's c10d rendezvous publishes that name"
+    if launch.is_master:
+        return "this node is the master"
+    if _gloo_only(gpus, torch) and not nccl.gloo_names(env):
+        return "Gloo, the back end without GPUs, binds to its address (GLOO_SOCKET_IFNAME is not set)"
+    return ""
+
+
+def _gloo_only(gpus: Optional[Gpus], torch: Optional[Torch]) -> bool:
+    """Is Gloo the only back end that a job here can use? Only what is known to lack counts."""
+    without_nccl = torch is not None and torch.backends is not None and "nccl" not in torch.backends
+    without_gpu = gpus is not None and gpus.gpus == () and gpus.on_bus == () and not gpus.other_vendor
+    return without_nccl or without_gpu
+
+
+# --------------------------------------------------------------------------- interfaces
+
+
+@check(Severity.ERROR, several_nodes=True)
+def no_usable_interface(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """No interface is up with an address that other nodes could reach.
+
+    Why: every rank must connect to the others by TCP, also where InfiniBand carries the data; with loopback, link-local
+        addresses and local bridges alone it cannot.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
+    """
+    interfaces = _interfaces(network)
+    named = _named_positively(interfaces, env, torch)
+    good = [i for i in interfaces if nccl.reaches_others(i) or i.name in named]
+    yield Reading(
+        ok=bool(good),
+        measured=", ".join(map(_state, good or [i for i in interfaces if i.kind != "loopback"])) or "loopback alone",
+        expected="an interface that is up and has an address for traffic between nodes",
+        message="this node has no interface over which other nodes could be reached",
+    )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def loopback_chosen(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """NCCL will use the loopback interface.
+
+    Why: it publishes 127.0.0.1 as the address of this rank, so that ranks on other nodes connect to themselves and fail.
+        A list that only excludes, such as ^docker0, takes lo first: naming anything switches the automatic choice off.
+    See: https://github.com/NVIDIA/nccl/issues/286
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+    """
+    interfaces = _interfaces(network)
+    chosen = nccl.sockets(interfaces, env, nccl.version_of(torch))
+    if chosen.endpoints and any(map(nccl.reaches_others, interfaces)):
+        first = chosen.endpoints[0]
+        yield Reading(
+            ok=not nccl.is_loopback(first.address.ip),
+            measured=f"{first.interface.name} ({first.address.ip}) by {_by(chosen, env)}",
+            expected="an interface that leads to the other nodes",
+            message="NCCL publishes a loopback address to the other nodes",
+        )
+
+
+@check(Severity.WARNING, several_nodes=True)
+def doubtful_interface(
+    network: Network, env: Env, rdma: Optional[Rdma] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """NCCL will use an interface that probably does not lead to the other nodes.
+
+    Why: by itself NCCL leaves out docker*, lo* and, from 2.28.3, virbr* only. Bridges and veth ends of containers, VPNs and
+        tunnels that are up are taken like any other; connections over them fail, hang or crawl.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
+        https://github.com/NVIDIA/nccl/issues/529
+    """
+    version = nccl.version_of(torch)
+    interfaces = _interfaces(network)
+    chosen = nccl.sockets(interfaces, env, version)
+    # With RDMA the first interface alone is used, to start up; without, all of them carry data.
+    used = chosen.endpoints[:1] if nccl.carrier(rdma, env, version).kind == "rdma" else chosen.endpoints
+    named = _named_positively(interfaces, env, torch)
+    if any(map(nccl.reaches_others, interfaces)):
+        for endpoint in used:
+            if endpoint.interface.kind != "loopback":  # a fault of its own
+                yield Reading(
+                    ok=endpoint.interface.name in named or not nccl.leads_nowhere(endpoint.interface),
+                    subject=endpoint.interface.name,
+                    measured=f"{endpoint.interface.name} ({endpoint.address.ip}) by {_by(chosen, env)}",
+                    expected="interfaces that lead to the other nodes",
+                    message=f"NCCL will use {endpoint.interface.name}, which looks like a local bridge, tunnel or VPN",
+                )
+
+
+@check(Severity.WARNING, several_nodes=True)
+def address_behind_nat(
+    network: Network, env: Env, os: Os, rdma: Optional[Rdma] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """The address that NCCL will publish is behind the NAT of a container or of WSL.
+
+    Why: other nodes cannot connect to an address that exists on this machine only: containers need the host's network, and
+        WSL its mirrored mode.
+    See: https://docs.docker.com/engine/network/drivers/bridge/
+        https://learn.microsoft.com/en-us/windows/wsl/networking
+    """
+    nat = _nat(os)
+    chosen = nccl.sockets(_interfaces(network), env, nccl.version_of(torch)).endpoints[:1]
+    for endpoint in chosen:
+        if nat and not nccl.is_loopback(endpoint.address.ip):
+            address = nccl.ip_of(endpoint.address.ip)
+            yield Reading(
+                ok=address is None or not any(address in nccl.ipaddress.ip_network(net) for net in nat),
+                measured=f"{endpoint.interface.name} has {endpoint.address.ip}, in {os.container or os.virtualisation}",
+                expected="an address in the network of the other nodes",
+                message="other nodes cannot connect to this address",
+            )
+
+
+def _nat(os: Os) -> Tuple[str, ...]:
+    """Default subnets behind NAT of what this node runs in; "" where that is not one of those."""
+    if os.container in ("docker", "podman"):  # the default bridges of Docker and Podman, slirp4netns of rootless ones
+        return ("172.17.0.0/16", "10.88.0.0/16", "10.0.2.0/24")
+    return ("172.16.0.0/12",) if os.virtualisation == "wsl" else ()
+
+
+@check(Severity.NOTE, several_nodes=True)
+def slow_interface(
+    network: Network, env: Env, rdma: Optional[Rdma] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """The interface that NCCL will use is slower than 10 Gb/s.
+
+    Why: without RDMA the gradients of every step cross it. It works; the figure says what to expect. Virtual NICs state no
+        speed of a wire and are not judged.
+    See: https://github.com/NVIDIA/nccl/issues/450
+    """
+    carrier = nccl.carrier(rdma, env, nccl.version_of(torch))
+    if carrier.kind == "rdma":
+        words = f"{nccl.rdma_words(carrier.ports)}; sockets only start the job"
+        yield Reading(ok=True, measured=words, expected=f"at least {SLOW_GBIT_S:g} Gb/s between nodes")
+    elif carrier.kind == "sockets":
+        yield from _speed(
+            network, env, torch, SLOW_GBIT_S, "the network will set the pace: slow but normal for this wire"
+        )
+    else:
+        yield Reading(ok=None, reason=Reason("not-applicable", f"what carries the data is not known: {carrier.why}"))
+
+
+@check(Severity.ERROR)
+def interface_below_policy(
+    network: Network, env: Env, policy: Policy, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """The interface that NCCL will use is slower than the site's policy demands.
+
+    Why: a link that negotiated down, or the management network chosen in place of the fast one, makes every node of the job
+        as slow as this one. The policy's interface_min_gbit_s sets the bound.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+    """
+    if policy.interface_min_gbit_s is not None:
+        yield from _speed(
+            network, env, torch, policy.interface_min_gbit_s, "NCCL will use an interface below the policy"
+        )
+
+
+def _speed(
+    network: Network, env: Env, torch: Optional[Torch], minimum_gbit_s: float, message: str
+) -> Iterator[Reading]:
+    """A reading of the fastest interface that NCCL will take, where it has the speed of a wire."""
+    interfaces = _interfaces(network)
+    best = nccl.fastest(nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints)
+    if best is None or best.interface.kind == "loopback":
+        return
+    speed, name = nccl.wire_speed_gbit_s(best.interface), best.interface.name
+    if speed is None:
+        reason = best.interface.unread.get("speed_mbit_s")
+        virtual = Reason("not-applicable", f"{name} is a virtual NIC ({best.interface.kind}): its speed is not judged")
+        unsaid = reason if reason and best.interface.kind in ("physical", "bond", "vlan", "ipoib") else virtual
+        yield Reading(ok=None, subject=name, reason=unsaid)
+        return
+    faster = _faster(interfaces, best.interface, speed)
+    yield Reading(
+        ok=speed >= minimum_gbit_s,
+        subject=name,
+        measured=nccl.speed_words(best.interface) + (f" ({faster} would be faster)" if faster else ""),
+        expected=f"at least {minimum_gbit_s:g} Gb/s",
+        message=message,
+    )
+
+
+def _faster(interfaces: Sequence[Interface], chosen: Interface, speed_gbit_s: float) -> str:
+    """Another interface that leads to other nodes and is faster: "ens1f0 at 100 Gb/s"."""
+    others = [(nccl.wire_speed_gbit_s(i) or 0, i.name) for i in interfaces if i != chosen and nccl.reaches_others(i)]
+    speed, name = max(others, default=(0, ""))
+    return f"{name} at {speed:g} Gb/s" if speed > speed_gbit_s else ""
+
+
+@check(Severity.ERROR)
+def socket_interface_missing(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """No interface here is what NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names.
+
+    Why: NCCL then ends with "Bootstrap : no socket interface found" and never falls back; Gloo with "Unable to find address
+        for". NCCL takes prefixes, one leading "^" and one "=" for the whole list and no blanks; Gloo takes exact names only.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+        https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    interfaces = _interfaces(network)
+    if nccl.socket_list(env) is not None:
+        found = nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints
+        yield Reading(
+            ok=bool(found),
+            subject="NCCL_SOCKET_IFNAME",
+            measured=_names_measured(env, "NCCL_SOCKET_IFNAME", [e.interface.name for e in found], interfaces),
+            expected="at least one interface with an address" + _running(torch),
+            message="NCCL will find no interface" + _grammar(env.get("NCCL_SOCKET_IFNAME") or ""),
+        )
+    for name in nccl.gloo_names(env):
+        here = [i.name for i in interfaces if i.name == name and i.addresses]
+        yield Reading(
+            ok=bool(here),
+            subject="GLOO_SOCKET_IFNAME" + (f" {name}" if len(nccl.gloo_names(env)) > 1 else ""),
+            measured=_names_measured(env, "GLOO_SOCKET_IFNAME", here, interfaces),
+            expected="the exact name of an interface with an address",
+            message=f"Gloo will find no interface {name!r}: it takes exact names, no prefixes, ^ or =",
+        )
+
+
+def _running(torch: Optional[Torch]) -> str:
+    newer = (nccl.version_of(torch) or nccl.NEWEST) >= nccl.RUNNING_SINCE
+    return " and a link (NCCL 2.28.3 and later)" if newer else ""
+
+
+def _names_measured(env: Env, variable: str, found: List[str], interfaces: Sequence[Interface]) -> str:
+    taken = f"takes {', '.join(found)}" if found else f"takes none of {', '.join(map(_state, interfaces))}"
+    return f"{variable}={env.get(variable)} {taken}"
+
+
+def _grammar(value: str) -> str:
+    """A hint at a mark that cannot work where it stands."""
+    rest = value[1:] if value.startswith("^") else value
+    rest = rest[1:] if rest.startswith("=") else rest
+    wrong = [
+        words
+        for sign, words in ((" ", "a blank"), (";", '";"'), ("^", 'another "^"'), ("=", 'another "="'))
+        if sign in rest
+    ]
+    return f": {' and '.join(wrong)} in the list belongs to a name" if wrong else ""
+
+
+# --------------------------------------------------------------------------- the master and firewalls
+
+
+@check(Severity.ERROR)
+def master_name_unresolved(network: Network, launch: Launch) -> Iterator[Reading]:
+    """The master's name does not resolve on this node.
+
+    Why: every rank looks MASTER_ADDR up to reach the store of rank 0; those that cannot retry until they time out. A Slurm
+        list that was not expanded (node[01-04]) is no name either: scontrol show hostnames expands it.
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    if launch.master_addr and nccl.ip_of(launch.master_addr) is None:
+        master = known(network.master_name, network, "master_name")
+        yield Reading(
+            ok=bool(master.addresses) and not master.error,
+            measured=f"{master.name}: {master.error or ', '.join(master.addresses) or 'no address'}",
+            expected="an address on every node",
+            message="this node cannot find the master by its name",
+        )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def firewall_closed(
+    network: Network, env: Env, launch: Optional[Launch] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """A firewall here has no rule for the ports that NCCL and Gloo open.
+
+    Why: NCCL and Gloo listen on ports that the kernel picks from ip_local_port_range, on all nodes. Opening MASTER_PORT
+        alone, as guides teach, lets the ranks meet and then hang. Trust the nodes' subnet or interface, or narrow the range
+        and open it.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
+        https://github.com/NVIDIA/nccl/issues/388
+    """
+    endpoints = nccl.sockets(_interfaces(network), env, nccl.version_of(torch)).endpoints[:1]
+    for firewall in known(network.firewalls, network, "firewalls"):
+        if firewall.name not in ("firewalld", "ufw"):
+            continue  # docker, kube-proxy and cilium always have chains; an attempt from another node tells
+        if not firewall.active:
+            reason = None if firewall.active is False else why_unknown(firewall, "active")
+            words = f"{firewall.name} is not active"
+            yield Reading(ok=None if reason else True, subject=firewall.name, measured=words, reason=reason)
+        for endpoint in endpoints if firewall.active else ():
+            yield _firewall(firewall, endpoint, network, launch)
+
+
+def _firewall(firewall: Firewall, endpoint: nccl.Endpoint, network: Network, launch: Optional[Launch]) -> Reading:
+    needed = [known(network.port_range, network, "port_range")]
+    if launch is not None and launch.is_master and launch.master_port:
+        needed.append((launch.master_port, launch.master_port))
+    interface, subnet = endpoint.interface.name, nccl.network_of(endpoint.address)
+    zones = _zones(firewall, interface, subnet)
+    wide = interface in (firewall.trusted_interfaces or ()) or _covers(firewall.trusted_sources, subnet, interface)
+    opened = wide or any(
+        zone.target == "ACCEPT" or _opens(zone.open_ports, needed, subnet, interface) for zone in zones
+    )
+    unread = [z for z in zones if z.target is None or z.open_ports is None]
+    if not opened and (unread or firewall.trusted_sources is None):
+        source, field = (
+            (unread[0], "open_ports" if unread[0].target else "target") if unread else (firewall, "trusted_sources")
+        )
+        return Reading(ok=None, subject=firewall.name, reason=why_unknown(source, field))
+    ports = ", ".join(f"{low}-{high}" if low != high else str(low) for low, high in needed)
+    named = [port for zone in zones for port in zone.open_ports or ()]
+    return Reading(
+        ok=opened,
+        subject=firewall.name,
+        measured=f"{firewall.name} is active{_zone_words(firewall, zones)}; open: {', '.join(named) or 'no port'}"
+        + (f"; trusted: {', '.join(firewall.trusted_sources)}" if firewall.trusted_sources else ""),
+        expected=f"TCP ports {ports} open to the other nodes on {interface}, or their subnet {subnet} trusted",
+        message=f"{firewall.name} will turn away the other nodes' connections",
+    )
+
+
+def _zones(firewall: Firewall, interface: str, subnet: Optional[nccl.Subnet]) -> List[Zone]:
+    """What judges traffic from the subnet on the interface; ufw counts as one zone."""
+    if firewall.zones is None:
+        return [Zone("", firewall.target, firewall.open_ports, unread=firewall.unread)]
+    name = (firewall.interfaces or {}).get(interface, firewall.zone)
+    return [z for z in firewall.zones if z.name == name or _covers(z.sources, subnet, interface)]
+
+
+def _zone_words(firewall: Firewall, zones: Sequence[Zone]) -> str:
+    return (
+        f" (zone {', '.join(z.name for z in zones)})" if firewall.zones is not None else f" (default {firewall.target})"
+    )
+
+
+def _covers(sources: Optional[Sequence[str]], subnet: Optional[nccl.Subnet], interface: str) -> bool:
+    """Does one of the sources, "10.0.0.0/8" or "10.0.0.2 on eth0", overlap the subnet of the interface?"""
+    for source in sources or ():
+        text, _, on = source.partition(" on ")
+        try:
+            net = nccl.ipaddress.ip_network(text, strict=False)
+        except (
+            ValueError
+        ):  # "mac:...", "ipset:...", "not 10.0.0.0/8": who is in it is not known, so it may be the peers
+            return True
+        if on in ("", interface) and subnet is not None and net.version == subnet.version and net.overlaps(subnet):
+            return True
+    return False
+
+
+def _opens(
+    ports: Optional[Sequence[str]], needed: Sequence[Tuple[int, int]], subnet: Optional[nccl.Subnet], interface: str
+) -> bool:
+    """Do the open ports together cover every needed range for TCP from the subnet?"""
+    spans = sorted(filter(None, (_span(port, subnet, interface) for port in ports or ())))
+    return all(_covered(low, high, spans) for low, high in needed)
+
+
+def _span(port: str, subnet: Optional[nccl.Subnet], interface: str) -> Optional[Tuple[int, int]]:
+    """(first, last) of "29500/tcp", "1024-65535/any from 10.0.0.0/8 on eth0"; None where it does not serve the subnet."""
+    found = re.match(r"(\d{1,5})(?:-(\d{1,5}))?/(tcp|any)(?: from (.+?))?(?: on (.+))?$", port)
+    if not found or found.group(5) not in (None, interface):
+        return None
+    if found.group(4) and not _covers([found.group(4)], subnet, interface):
+        return None
+    return int(found.group(1)), int(found.group(2) or found.group(1))
+
+
+def _covered(low: int, high: int, spans: Sequence[Tuple[int, int]]) -> bool:
+    """Is every port from low to high in one of the sorted spans?"""
+    for first, last in spans:
+        if first <= low <= last:
+            low = last + 1
+    return low > high
+
+
+# --------------------------------------------------------------------------- words and helpers
+
+
+def _interfaces(network: Network) -> Tuple[Interface, ...]:
+    """The interfaces, where at least one's addresses could be read; raises NotKnown otherwise."""
+    interfaces = known(network.interfaces, network, "interfaces")
+    if interfaces and all(i.addresses is None for i in interfaces):
+        raise NotKnown(why_unknown(interfaces[0], "addresses"))
+    return interfaces
+
+
+def _named_positively(interfaces: Sequence[Interface], env: Env, torch: Optional[Torch]) -> List[str]:
+    """Interfaces that NCCL_SOCKET_IFNAME asks for by name: a person chose them."""
+    named = nccl.socket_list(env)
+    if named is None or named.negated:
+        return []
+    chosen = nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints
+    return [e.interface.name for e in chosen if e.interface.kind != "loopback"]
+
+
+def _by(chosen: nccl.Sockets, env: Env) -> str:
+    if chosen.by in ("NCCL_SOCKET_IFNAME", "NCCL_COMM_ID"):
+        return f"{chosen.by}={env.get(chosen.by)}"
+    return "NCCL's own choice"
+
+
+def _state(interface: Interface) -> str:
+    """eth1 (down), eth2 (no address), eth0 (10.0.0.5)."""
+    if interface.up is False or interface.running is False:
+        return f"{interface.name} ({'down' if interface.up is False else 'no link'})"
+    return f"{interface.name} ({interface.addresses[0].ip if interface.addresses else 'no address'})"

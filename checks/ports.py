@@ -1,0 +1,158 @@
+"""Checks of TCP ports: is the master's port free here, and can it be reached from here?"""
+
+from typing import Iterator
+
+from ddp_doctor.facts import Connection, Launch, Network, Reach, Reason, Socket
+from ddp_doctor.model import Reading, Severity, check, known
+from ddp_doctor.units import seconds
+
+
+@check(Severity.ERROR)
+def master_port_taken(launch: Launch, network: Network) -> Iterator[Reading]:
+    """Another process listens on MASTER_PORT of the master.
+
+    Why: the store of rank 0 cannot bind to it ("errno: 98 - Address already in use"). Two jobs with the same port on one node
+        and processes left by an earlier job are the usual causes. Any listener counts: the store binds to all addresses.
+    See: https://github.com/pytorch/pytorch/issues/73320
+        https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    if launch.rank is None:
+        yield from _listeners(launch, network, "the master cannot open its port")
+
+
+@check(Severity.NOTE)
+def master_port_in_use(launch: Launch, network: Network) -> Iterator[Reading]:
+    """MASTER_PORT is in use while a job runs here.
+
+    Why: inside a job (RANK is set) its own torchrun agent or the store of rank 0 is the expected owner. If the owner named here
+        is not of this job, the ranks meet a stranger or each other's job.
+    See: https://github.com/pytorch/pytorch/issues/73320
+    """
+    if launch.rank is not None:
+        yield from _listeners(launch, network, "this should be this job's own store or torchrun agent: check the owner")
+
+
+def _listeners(launch: Launch, network: Network, message: str) -> Iterator[Reading]:
+    """A reading of MASTER_PORT where this node is known to be the master."""
+    if launch.master_port is None or launch.is_master is False:
+        return
+    known(launch.is_master, launch, "is_master")
+    owners = [s for s in known(network.listening, network, "listening") if s.port == launch.master_port]
+    yield Reading(
+        ok=not owners,
+        subject=f"port {launch.master_port}",
+        measured=", ".join(dict.fromkeys(map(_owner, owners))) or f"nobody listens on port {launch.master_port}",
+        expected=f"port {launch.master_port} free until the job opens it",
+        message=message,
+    )
+
+
+def _owner(socket: Socket) -> str:
+    """pid 4242 (python3) listens on 0.0.0.0."""
+    who = "another user's or a container's process" if socket.pid is None else f"pid {socket.pid}"
+    return f"{who}{f' ({socket.process})' if socket.process else ''} listens on {socket.ip} port {socket.port}"
+
+
+@check(Severity.NOTE)
+def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator[Reading]:
+    """MASTER_PORT lies in the range from which the kernel picks ports for outgoing connections.
+
+    Why: any program's outgoing connection may hold it when the job starts, which then fails now and then with "Address
+        already in use". A port below net.ipv4.ip_local_port_range, such as 29500, is safe.
+    See: https://github.com/NVIDIA/enroot/issues/243
+        https://docs.kernel.org/networking/ip-sysctl.html
+    """
+    if launch.master_port is not None and launch.is_master is not False:
+        low, high = known(network.port_range, network, "port_range")
+        yield Reading(
+            ok=not low <= launch.master_port <= high,
+            measured=f"MASTER_PORT {launch.master_port}, ip_local_port_range {low}-{high}",
+            expected="a port outside that range",
+            message="an outgoing connection may hold MASTER_PORT when the job starts",
+        )
+
+
+@check(Severity.ERROR)
+def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
+    """This node cannot reach the master's port.
+
+    Why: every rank connects to MASTER_ADDR:MASTER_PORT first and waits until it times out when it cannot. The error, its delay
+        and the neighbour table tell a firewall from a dead host and from a missing route.
+    See: https://man7.org/linux/man-pages/man8/ip-route.8.html
+        https://man7.org/linux/man-pages/man2/connect.2.html
+    """
+    for connection in known(reach.connections, reach, "connections"):
+        if _is_master(connection, launch) and not connection.local:
+            yield _reading(connection, f"{connection.host} port {connection.port}")
+
+
+@check(Severity.ERROR)
+def port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
+    """This node cannot reach a port that was asked for.
+
+    Why: the person who asked needs it. The error, its delay and the neighbour table tell a firewall from a dead host and from a
+        missing route.
+    See: https://man7.org/linux/man-pages/man8/ip-route.8.html
+        https://man7.org/linux/man-pages/man2/connect.2.html
+    """
+    for connection in known(reach.connections, reach, "connections"):
+        if not _is_master(connection, launch):
+            yield _reading(connection, f"{connection.host} port {connection.port}")
+
+
+def _is_master(connection: Connection, launch: Launch) -> bool:
+    return (connection.host, connection.port) == (launch.master_addr, launch.master_port)
+
+
+def _reading(connection: Connection, subject: str) -> Reading:
+    if connection.outcome == "unresolved":  # network/master-name-unresolved says so
+        reason = Reason("unresolved", f"{connection.host}: {connection.errno or 'the name does not resolve'}")
+        return Reading(ok=None, subject=subject, reason=reason)
+    return Reading(
+        ok=connection.outcome in ("connected", "refused"),
+        subject=subject,
+        measured=f"{_where(connection)}: {_met(connection)}",
+        expected="a connection, or a refusal by the host itself while nothing listens yet",
+        message=_meaning(connection),
+    )
+
+
+def _where(connection: Connection) -> str:
+    """10.0.0.1 port 29500, with the address that was tried for a name."""
+    tried = f" ({connection.ip})" if connection.ip and connection.ip != connection.host else ""
+    return f"{connection.host}{tried} port {connection.port}"
+
+
+def _met(connection: Connection) -> str:
+    """What the attempt met: errno, delay, neighbour."""
+    if connection.outcome == "connected":
+        return "connected"
+    if connection.outcome == "refused":
+        return "refused: reachable, nothing listens yet (a firewall that answers with a reset looks the same)"
+    delay = "" if connection.duration_s is None else f" after {seconds(connection.duration_s)}"
+    beside = f", neighbour {connection.neighbour}" if connection.neighbour else ""
+    return f"{connection.errno or connection.outcome}{delay}{beside}"
+
+
+AT_ONCE_S = 1.0
+"""The kernel gives up on a silent neighbour after three probes one second apart (mcast_solicit, retrans_time_ms of arp(7)); an
+ICMP answer of a firewall comes within a round trip."""
+
+
+def _meaning(connection: Connection) -> str:
+    """What the outcome tells of the way, in a sentence."""
+    outcome, neighbour = connection.outcome, connection.neighbour
+    if outcome == "host-unreachable":
+        if neighbour in ("FAILED", "INCOMPLETE"):
+            return "the host does not answer on this network: it is down, or its address or cable is wrong"
+        at_once = connection.duration_s is not None and connection.duration_s < AT_ONCE_S
+        if neighbour or at_once:
+            return "a firewall rejects the connection (firewalld's way): the host or a router on the way answers"
+        return "no machine on the way knows the host, or a firewall rejects the connection"
+    return {
+        "timed-out": "no answer at all: a firewall drops the packets, or the host is gone behind a router",
+        "net-unreachable": "this node has no route to that network",
+        "prohibited": "a route of type prohibit, or a local firewall rule, forbids the connection on this node",
+        "blackhole": "a route of type blackhole swallows the packets on this node",
+        "reset": "the connection was reset: a proxy or a firewall on the way ends it",
+    }.get(outcome, f"the connection failed: {connection.errno or outcome}")
