@@ -1,0 +1,33 @@
+"""Remedies for too few processors."""
+
+from typing import Iterator, Optional
+
+from ddp_doctor.facts import Cpu, Launch, Os
+from ddp_doctor.fixes._node import engine_of, is_slurm
+from ddp_doctor.model import Remedy, export, say
+
+
+def fewer_than_ranks(os: Optional[Os] = None, launch: Optional[Launch] = None) -> Iterator[Remedy]:
+    """Ask for more processors where the job is started."""
+    if is_slurm(launch):
+        text = "Ask for processors: --cpus-per-task in sbatch, and again on srun's line (from Slurm 22.05 srun does not inherit it)."
+        see = "https://slurm.schedmd.com/srun.html"
+    elif engine_of(os) == "kubernetes":
+        text, see = "Raise resources.limits.cpu of the container, or leave it out.", ""
+    elif engine_of(os) == "docker":
+        text, see = "Start the container without --cpus and --cpuset-cpus, or with larger ones.", ""
+    else:
+        text, see = "Start the ranks without taskset or numactl, or in a wider cpuset.", ""
+    yield Remedy("Give the job more processors", (say(text, scope="this job", see=see),))
+
+
+def quota_below_visible(cpu: Cpu) -> Iterator[Remedy]:
+    """Size threads and workers by the quota."""
+    workers = max(1, int(cpu.quota or 1))
+    yield Remedy(
+        "Start as many threads and workers as the quota allows",
+        (
+            export("OMP_NUM_THREADS", "1", scope="this job"),
+            say(f"Let the data loaders of all ranks together have at most {workers} workers.", scope="this job"),
+        ),
+    )

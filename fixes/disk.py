@@ -1,0 +1,163 @@
+"""Remedies for the places that a job writes to."""
+
+from typing import Iterator, List, Optional
+
+from ddp_doctor.facts import Disk, Mount, Os
+from ddp_doctor.fixes._node import KUBERNETES_VOLUME_URL, engine_of, quoted
+from ddp_doctor.model import Remedy, Verdict, command, export, say
+from ddp_doctor.policy import GIB, Policy
+
+SHM_VOLUME = """\
+volumes:
+- name: shm
+  emptyDir: {medium: Memory}
+containers:
+- volumeMounts:
+  - {name: shm, mountPath: /dev/shm}
+"""
+
+
+def shm_too_small(os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Enlarge /dev/shm where it is made."""
+    if engine_of(os) == "kubernetes":
+        step = say("Add to the pod's specification:\n" + SHM_VOLUME, scope="this job", see=KUBERNETES_VOLUME_URL)
+        yield Remedy("Mount a memory volume at /dev/shm", (step,))
+    elif engine_of(os) == "docker":
+        see = "https://docs.docker.com/reference/cli/docker/container/run/"
+        yield Remedy(
+            "Start the container with the host's shared memory, or more of its own",
+            (say("Start the container with --ipc=host, or with --shm-size=8g.", scope="this job", see=see),),
+        )
+    else:
+        step = command(
+            "mount -o remount,size=50% /dev/shm", who="root", scope="this node until reboot", undo="remount it smaller"
+        )
+        keep = say("To keep it, put size=50% into the line of /dev/shm in /etc/fstab.", who="root", scope="this node")
+        yield Remedy("Enlarge /dev/shm", (step, keep))
+    text = (
+        "With num_workers=0 data loaders need no shared memory; NCCL_SHM_DISABLE=1 makes NCCL do without, more slowly."
+    )
+    yield Remedy("Do with less", (say(text, scope="this job"),))
+
+
+def nearly_full(disk: Disk, finding: Verdict, policy: Policy) -> Iterator[Remedy]:
+    """Find what is large; take another place."""
+    path = _path(disk, finding)
+    if path == "/dev/shm":
+        steps = (
+            command("ls -la /dev/shm"),
+            say(
+                "Remove nccl-*, torch_* and psm_* files that no running job of yours has open (fuser tells).",
+                risk="a running job",
+            ),
+        )
+        yield Remedy("Remove what killed jobs left", steps)
+    else:
+        yield Remedy("Find what is large", (command(f"du -xh --max-depth=1 -- {quoted(path)}"),))
+    yield from _elsewhere(disk, path, policy)
+
+
+def out_of_inodes(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
+    """Find the many files."""
+    yield _many_files(_path(disk, finding))
+
+
+def few_inodes_left(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
+    """Find the many files."""
+    yield _many_files(_path(disk, finding))
+
+
+def _many_files(path: str) -> Remedy:
+    pack = say("Keep data sets of many small files packed (tar, WebDataset, squashfs), and remove stale caches.")
+    return Remedy(
+        "Find the folders with the most files", (command(f"du -x --inodes --max-depth=1 -- {quoted(path)}"), pack)
+    )
+
+
+def read_only(disk: Disk, finding: Verdict, policy: Policy, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Mount it writable, or write elsewhere."""
+    if engine_of(os) == "kubernetes":
+        text = f"Mount an emptyDir at {finding.subject}: the container's root is read-only (readOnlyRootFilesystem)."
+        yield Remedy("Mount a writable volume", (say(text, scope="this job", see=KUBERNETES_VOLUME_URL),))
+    elif engine_of(os) == "docker":
+        text = f"Start the container without --read-only, or with --tmpfs {finding.subject}."
+        yield Remedy("Mount a writable file system", (say(text, scope="this job"),))
+    elif finding.measured == "no right to write":
+        mode = command(f"chmod 1777 -- {quoted(finding.subject)}", who="root", scope="this node")
+        yield Remedy("Give the folder its usual mode", (mode,))
+    else:
+        log = command("dmesg --level=err,warn", who="root")
+        text = "After an I/O error repair the file system before it is mounted writable again."
+        yield Remedy("See why it is read-only", (log, say(text, who="root", scope="this node")))
+    if finding.subject != "/dev/shm":
+        yield from _elsewhere(disk, finding.subject, policy)
+
+
+def not_writable(disk: Disk, finding: Verdict, policy: Policy) -> Iterator[Remedy]:
+    """Put caches and output elsewhere."""
+    other = _roomiest(disk, finding.subject, policy)
+    place = other.path if other else "/path/with/room"
+    if any(m.role == "home" and m.path == finding.subject for m in disk.mounts or ()):
+        variables = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "XDG_CACHE_HOME")
+        yield Remedy(
+            "Put the caches elsewhere", tuple(export(n, f"{place}/cache", scope="this job") for n in variables)
+        )
+    else:
+        text = (
+            f"Start the job in a folder that can be written, or give its logs and checkpoints one, e.g. below {place}."
+        )
+        yield Remedy("Write elsewhere", (say(text, scope="this job"),))
+
+
+def missing(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
+    """Make the folder, or name another."""
+    found = next((m for m in disk.mounts or () if m.role == finding.subject), None)
+    if found is not None and found.path:
+        make = command(f"mkdir -p -- {quoted(found.path)}", scope="this node", undo=f"rmdir -- {quoted(found.path)}")
+        yield Remedy("Make the folder, on every node", (make,))
+    variable, other = ("TMPDIR", "/var/tmp") if finding.subject == "tmp" else ("HOME", "/tmp")
+    yield Remedy("Name a folder that exists on every node", (export(variable, other, scope="this job"),))
+
+
+def not_answering(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
+    """Bring the server back, or take the mount away."""
+    found = next((m for m in disk.mounts or () if m.path == finding.subject), None)
+    point = (found.point if found else None) or finding.subject
+    yield Remedy(
+        "Bring the server back",
+        (
+            say(
+                f"Check the server of {point} and the network to it; jobs go on when it answers again.",
+                who="cluster admin",
+            ),
+            command("findmnt --types nfs,nfs4,cifs,lustre,ceph,beegfs,gpfs", scope="this node"),
+        ),
+    )
+    detach = command(
+        f"umount --lazy -- {quoted(point)}", who="root", scope="this node", risk="programs that use it get errors"
+    )
+    yield Remedy("Detach the mount", (detach,))
+
+
+def _elsewhere(disk: Disk, path: str, policy: Policy) -> Iterator[Remedy]:
+    """Point TMPDIR at another place where there is room, when the fault is the temporary folder's."""
+    temporary = next((m for m in disk.mounts or () if m.role == "tmp"), None)
+    other = _roomiest(disk, path, policy)
+    if temporary and other and path in (temporary.path, temporary.point):
+        yield Remedy("Put temporary files elsewhere", (export("TMPDIR", other.path, scope="this job"),))
+
+
+def _roomiest(disk: Disk, path: str, policy: Policy) -> Optional[Mount]:
+    """The place of another file system with the most free space, if it has some GiB: never /dev/shm, which is memory."""
+    others: List[Mount] = [
+        m
+        for m in disk.mounts or ()
+        if m.role != "shm" and path not in (m.path, m.point) and m.writable and not m.read_only
+        and (m.free_bytes or 0) >= max(4 * GIB, policy.disk_free_min_bytes)
+    ]  # fmt: skip
+    return max(others, key=lambda m: m.free_bytes or 0) if others else None
+
+
+def _path(disk: Disk, finding: Verdict) -> str:
+    """The mount point that a finding is about."""
+    return next((m.point or m.path for m in disk.mounts or () if finding.subject in (m.point, m.path)), finding.subject)
