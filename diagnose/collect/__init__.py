@@ -5,7 +5,7 @@ asked, and ``wanted(ask)``, which returns None or the ``Reason`` why the section
 """
 
 import importlib
-import time
+from time import monotonic  # not "import time": the section of that name becomes an attribute of this package
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ddp_doctor import __version__, child
@@ -26,7 +26,7 @@ def gather(
 
     deadline_s: seconds after which a section that has not answered is given up. ``sections``: the others are "not asked".
     """
-    started = time.monotonic()
+    started = monotonic()
     document = _frame(host, ask)
     reasons: Dict[str, Any] = {
         name: to_plain(Reason("not-asked", "not selected")) for name in SECTIONS if name not in sections
@@ -43,7 +43,7 @@ def gather(
             host.entries.update(outcome.value["entries"])
         if outcome.left_pid:
             left_behind.append(f"pid {outcome.left_pid} (reading {name}): the kernel would not end it")
-    document.update(reasons=reasons, left_behind=left_behind, duration_s=round(time.monotonic() - started, 4))
+    document.update(reasons=reasons, left_behind=left_behind, duration_s=round(monotonic() - started, 4))
     return document
 
 

@@ -23,9 +23,9 @@ def read_number(host: Host, path: str) -> int:
 def parse_cpu_list(text: str, what: str) -> int:
     """How many processors or nodes a list like ``0-3,8`` names. Raises Unreadable."""
     text = text.strip()
-    if not re.fullmatch(r"(\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)?", text, re.ASCII):
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text, re.ASCII):
         raise Unreadable(Reason("unreadable", f"{what}: {text[:40]!r} is no list of numbers"))
-    ranges = (part.partition("-") for part in text.split(",") if part)
+    ranges = (part.partition("-") for part in text.split(","))
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
 
