@@ -8,8 +8,8 @@ import unicodedata
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode general categories: controls (ANSI escapes begin with one), format characters (bidi overrides, zero width),
 lone surrogates, line and paragraph separators."""
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~>$-])")
-"""Characters that mean something in GitHub-flavoured Markdown ($ begins a formula)."""
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]|~$]|^[#>+-]|(?<=^\d)[.)](?= ))")
+"""What means something in GitHub-flavoured Markdown; $ begins a formula, some only at the beginning of a line."""
 
 
 def terminal(text: str) -> str:

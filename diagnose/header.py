@@ -140,11 +140,8 @@ def _interfaces(network: Network) -> str:
 
 
 def _interface(interface: Interface) -> str:
-    speed = interface.speed_mbit_s
-    real = speed is not None and speed > 0 and interface.kind in ("physical", "bond", "vlan", "ipoib")
-    return _joined(
-        (interface.name, addresses(interface)[0], f"at {speed / 1000:g} Gb/s" if real and speed else None), " "
-    )
+    speed = nccl.wire_speed_gbit_s(interface)
+    return _joined((interface.name, addresses(interface)[0], f"at {speed:g} Gb/s" if speed else None), " ")
 
 
 def addresses(interface: Interface) -> List[str]:

@@ -64,7 +64,7 @@ def _headline(
     elif exit_status:
         yield f"Cannot tell: {_doubt(nodes, verdicts)}."
     elif not any(v.outcome in (Outcome.PASSED, Outcome.FAILED) for v in verdicts):
-        yield f"Nothing to judge: none of {plural(len({v.check for v in verdicts}), 'check')} applies here."
+        yield f"Nothing to judge: none of the checks ({len({v.check for v in verdicts})}) had anything to look at here."
     else:
         seen = f" as far as could be seen ({plural(len(blind), 'check')} could not look)" if blind else ""
         yield f"Ready{seen}{', with ' + plural(len(warnings), 'warning') if warnings else ''}."

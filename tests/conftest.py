@@ -5,4 +5,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ("fake_nvml.plugin",)
+pytest_plugins = ("fake_nvml.plugin", "goldens", "lab.plugin")

@@ -86,10 +86,11 @@ def where(finding: Finding, report: Report) -> str:
 
 def step_words(step: Step) -> str:
     """What a person reads before a step's code: the sentence, who must do it and how far it reaches; often nothing."""
-    sentence = {"sentence": step.text, "file": f"Put this into {step.name}:"}.get(step.kind, "")
+    sentence = {"sentence": step.text, "file": f"Put this into {step.name}"}.get(step.kind, "")
     rights = {"user": "", "root": "as root"}.get(step.who, f"by the {step.who}")
     terms = ", ".join(filter(None, (rights, f"for {step.scope}" if step.scope else "")))
-    return f"{sentence} ({terms})".strip() if terms else sentence
+    words = " ".join(filter(None, (sentence, f"({terms})" if terms else "")))
+    return f"{words}:" if words and step.kind != "sentence" else words
 
 
 def step_code(step: Step) -> str:

@@ -23,9 +23,9 @@ def render(report: Report, options: Options) -> str:
 
 def _what(report: Report) -> str:
     """The worst check and how many more there are; else what could not be told."""
-    counting = [verdict for verdict in report.verdicts if verdict.counts]
+    counting = [v for v in report.verdicts if v.counts and v.severity is not Severity.NOTE]
     worst_first = dict.fromkeys(v.check for v in sorted(counting, key=lambda v: (-v.severity.rank, v.check)))
-    if counting and max(v.severity.rank for v in counting) > Severity.NOTE.rank:
+    if counting:
         return _and_more(list(worst_first))
     unreachable = [node.name for node in report.nodes if node.status != "examined"]
     broken = findings.checks(f for f in findings.folded(report.verdicts) if f.verdict.outcome is Outcome.BROKEN)

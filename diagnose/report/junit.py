@@ -1,7 +1,7 @@
 """The report as JUnit XML: a suite for each node, a test case for each check and subject."""
 
 import datetime
-from typing import Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional
 from xml.etree import ElementTree as xml
 
 from ddp_doctor import escape
@@ -17,11 +17,13 @@ def render(report: Report, options: Options) -> str:
     run either. Waived findings and checks that did not apply are skipped; broken checks and unreachable nodes are errors.
     """
     root = xml.Element("testsuites", name=f"{report.tool.name} {report.tool.version}")
-    for node in report.nodes:
-        root.append(_suite(node, [v for v in report.verdicts if v.node == node.name], options))
-    stray = {v.node for v in report.verdicts} - {node.name for node in report.nodes}
-    for name in sorted(stray):  # findings over all nodes
-        root.append(_suite(Node(name), [v for v in report.verdicts if v.node == name], options))
+    by_node: Dict[str, List[Verdict]] = {}
+    for verdict in report.verdicts:
+        by_node.setdefault(verdict.node, []).append(verdict)
+    names = {node.name for node in report.nodes}
+    over_all = [Node(name) for name in by_node if name not in names]
+    for node in (*report.nodes, *over_all):
+        root.append(_suite(node, by_node.get(node.name, []), options))
     _count(root, root.iter("testcase"))
     xml.indent(root) if hasattr(xml, "indent") else None  # Python 3.9
     return '<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n"

@@ -1,10 +1,10 @@
 """The report for people: a sentence, who was looked at, what is wrong, what to type next."""
 
 import textwrap
-from typing import Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Sequence, Set
 
 from ddp_doctor import escape, glossary
-from ddp_doctor.model import Outcome, Remedy, Report
+from ddp_doctor.model import Node, Outcome, Remedy, Report
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
 from ddp_doctor.report._findings import Finding
@@ -22,6 +22,8 @@ _COLOURS = {
 }
 """SGR parameters of ECMA-48."""
 _NARROWEST = 40
+_HEADER_VALUES = 4
+"""So many different values of one header line are shown."""
 _INDENT = 11
 """Columns before a finding's text: two, then the longest label and room."""
 
@@ -79,8 +81,9 @@ class _Page:
         """One line of at most the width."""
         return text if len(text) <= self.width else text[: self.width - 3].rstrip() + "..."
 
-    def heading(self, text: str) -> str:
-        return self.paint(escape.terminal(text), "heading")
+    def heading(self, text: str) -> List[str]:
+        """The first line of a block."""
+        return [self.paint(line, "heading") for line in self.wrapped(text)]
 
 
 def _headline(report: Report, page: _Page) -> Iterator[str]:
@@ -90,17 +93,26 @@ def _headline(report: Report, page: _Page) -> Iterator[str]:
 
 
 def _header(report: Report, page: _Page) -> Iterator[str]:
-    """Who was looked at; nodes with the same description together."""
-    groups: Dict[Tuple[Tuple[str, str], ...], List[str]] = {}
-    for node in report.nodes:
-        rows = (*node.summary.items(), ("Left behind", "; ".join(node.left_behind)))
-        status = () if node.status == "examined" else (("Status", node.status),)
-        groups.setdefault((*status, *rows), []).append(node.name)
-    for rows, names in groups.items():
-        label = "Node" if len(names) == 1 else f"{len(names)} nodes"
-        yield from page.labelled(label, ", ".join(names), 13, "heading")
-        for label, text in rows:
-            yield from page.labelled(label, text, 13, "heading")
+    """Who was looked at: line by line, nodes with the same value together."""
+    names = [node.name for node in report.nodes]
+    yield from page.labelled("Node" if len(names) == 1 else f"{len(names)} nodes", ", ".join(names), 13, "heading")
+    for label, values in _header_values(report.nodes).items():
+        for number, (value, owners) in enumerate(list(values.items())[:_HEADER_VALUES]):
+            owned = "" if len(owners) == len(names) else f"{', '.join(owners)}: "
+            yield from page.labelled("" if number else label, owned + value, 13, "heading")
+        if len(values) > _HEADER_VALUES:
+            yield from page.labelled("", f"and {len(values) - _HEADER_VALUES} different ones", 13)
+
+
+def _header_values(nodes: Sequence[Node]) -> Dict[str, Dict[str, List[str]]]:
+    """Label -> value -> nodes that have it."""
+    found: Dict[str, Dict[str, List[str]]] = {}
+    for node in nodes:
+        status = {} if node.status == "examined" else {"Status": node.status}
+        left = {"Left behind": "; ".join(node.left_behind)} if node.left_behind else {}
+        for label, value in {**status, **node.summary, **left}.items():
+            found.setdefault(label, {}).setdefault(value, []).append(node.name)
+    return found
 
 
 def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
@@ -108,7 +120,7 @@ def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
     for number, (area, group) in enumerate(findings.faults_by_area(found).items()):
         if number:
             yield ""
-        yield page.heading(area)
+        yield from page.heading(area)
         for finding in group:
             yield from _fault(finding, report, page, seen)
 
@@ -131,8 +143,7 @@ def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Ite
         yield from _remedy(verdict.fixes, page)
     yield from _detail("source", verdict.source, page)
     text = " ".join((verdict.subject, verdict.message, verdict.measured, verdict.expected, verdict.why))
-    for line in glossary.explained(text, seen):
-        yield from _detail("word", line, page)
+    yield from _detail("words", "; ".join(glossary.explained(text, seen)), page)
 
 
 def _detail(label: str, text: str, page: _Page) -> List[str]:
@@ -157,7 +168,7 @@ def _remedy(fixes: Sequence[Remedy], page: _Page) -> Iterator[str]:
 def _broken(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
     broken = findings.of_outcome(found, Outcome.BROKEN)
     if broken:
-        yield page.heading("Broken checks: a defect of the check, which says nothing about the node")
+        yield from page.heading("Broken checks: a defect of the check, which says nothing about the node")
     for finding in broken:
         verdict = finding.verdict
         place = "; ".join(filter(None, (verdict.subject, findings.where(finding, report))))
@@ -169,14 +180,16 @@ def _passed(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
     """One line per area with what was measured; with -v a line for each check and subject."""
     passed = sorted(findings.of_outcome(found, Outcome.PASSED), key=lambda f: f.verdict.check)
     if passed:
-        yield page.heading("Passed")
+        yield from page.heading("Passed")
     if page.verbose:
         for finding in passed:
             yield from page.wrapped(_pass_words(finding, report), "  ", "      ")
         return
     for area in dict.fromkeys(finding.area for finding in passed):
         group = [finding for finding in passed if finding.area == area]
-        measured = dict.fromkeys(filter(None, (finding.verdict.measured for finding in group)))
+        measured = dict.fromkeys(
+            f"{f.verdict.subject} {f.verdict.measured}".strip() for f in group if f.verdict.measured
+        )
         text = f"  {area:<10} {len(findings.checks(group)):>2}  {'; '.join(measured)}"
         yield page.clipped(escape.terminal(text).rstrip())
 
@@ -194,13 +207,13 @@ def _skipped(found: Sequence[Finding], page: _Page) -> Iterator[str]:
     skipped = findings.of_outcome(found, Outcome.SKIPPED)
     if not skipped:
         return
-    yield page.heading(f"Not judged: {plural(len(findings.checks(skipped)), 'check')}")
+    yield from page.heading(f"Not judged: {plural(len(findings.checks(skipped)), 'check')}")
     moot = []
     for (kind, text), group in findings.by_reason(skipped).items():
         if kind == "not-applicable" and not page.verbose:
             moot.append(f"{text} ({findings.area_counts(group)})")
         else:
-            yield from page.wrapped(f"{text}: {', '.join(_names(group))}", "  ", "      ")
+            yield from page.wrapped(f"{text} [{', '.join(_names(group))}]", "  ", "      ")
     if moot:
         yield from page.wrapped(f"does not apply: {'; '.join(moot)}", "  ", "      ")
 
@@ -221,9 +234,9 @@ def _remarks(report: Report, page: _Page) -> Iterator[str]:
 def _next(report: Report, page: _Page) -> Iterator[str]:
     """Commands as they are, comments and sentences wrapped."""
     if report.summary.next:
-        yield page.heading("Next")
+        yield from page.heading("Next")
     for line in report.summary.next:
         if line.startswith("#"):
             yield from page.wrapped(line, "  ", "  # ")
         else:
-            yield from page.code(line, 2)
+            yield from page.code(escape.terminal(line), 2)

@@ -1,0 +1,53 @@
+"""The report for people."""
+
+from dataclasses import replace
+
+import pytest
+from ddp_doctor import report as reports
+
+
+def table(report, **options):
+    return reports.render("table", report, reports.Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("table.txt", {}),
+        ("table-verbose.txt", {"verbose": True}),
+        ("table-narrow.txt", {"width": 60}),
+        ("table-colour.txt", {"colour": True}),
+    ],
+)
+def test_one_node(report, golden, name, options):
+    golden(table(report, **options), name)
+
+
+def test_several_nodes_share_findings_and_headers(fleet, golden):
+    golden(table(fleet), "table-fleet.txt")
+
+
+def test_the_first_line_is_the_headline_and_the_last_ones_what_to_type(report):
+    lines = table(report).splitlines()
+    assert lines[0] == report.summary.headline
+    assert [line.strip() for line in lines[-2:]] == list(report.summary.next[-2:])
+
+
+def test_a_word_is_explained_once(fleet):
+    assert table(fleet).count("HCA: an RDMA network card") == 1
+
+
+def test_nothing_but_commands_and_addresses_passes_the_width(report):
+    wide = [line.strip() for line in table(report, width=60).splitlines() if len(line) > 60]
+    assert [line for line in wide if not line.startswith(("torchrun", "source", "https"))] == []
+
+
+def test_what_the_encoding_cannot_carry_is_escaped(report):
+    changed = replace(report, summary=replace(report.summary, headline="Ready \u2265 caf\u00e9"))
+    assert table(changed, encoding="ascii").splitlines()[0] == r"Ready \u2265 caf\xe9"
+    assert table(changed).splitlines()[0] == "Ready \u2265 caf\u00e9"
+
+
+def test_colour_only_when_told(report):
+    assert "\x1b[" in table(report, colour=True)
+    assert "\x1b" not in table(report)
