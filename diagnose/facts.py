@@ -198,7 +198,9 @@ class Clock:
 @dataclass(frozen=True)
 class GpuProcess:
     pid: int
+    """The machine's own process id, also when this is a container."""
     name: Optional[str] = None
+    """Without path and arguments; None where it cannot be told: the process ended, or lives in another pid namespace."""
     used_bytes: Optional[int] = None
     kind: str = "compute"
     """compute, graphics or mps."""
@@ -252,7 +254,7 @@ class Gpu:
     unsupported: Strings = ()
     """Fields that this device does not have."""
     fault: Optional[str] = None
-    """What NVML said instead of answering for this GPU: "GPU is lost", "timed out" ..."""
+    """What NVML said instead of answering for this GPU: "GPU is lost", "timed out: no answer in 10 s"; None: no fault."""
     unread: Unread = _unread()
 
 
@@ -282,7 +284,8 @@ class Gpus:
     cuda: Optional[str] = None
     """Highest CUDA version that the driver supports: "12.2"."""
     nvml_error: Optional[str] = None
-    """NVML's own words when it would not start: "Driver/library version mismatch", "Driver Not Loaded" ..."""
+    """NVML's own words when it would not start: "Driver/library version mismatch", "Driver Not Loaded" ...; None when it
+    did, or when it could not be asked (then with a reason)."""
     gpus: Optional[Tuple[Gpu, ...]] = None
     on_bus: Optional[Tuple[PciGpu, ...]] = None
     """NVIDIA GPUs on the PCI bus; /sys is not namespaced: a container sees all of the machine's."""
@@ -372,7 +375,7 @@ class Toolkit:
     path: str
     version: Optional[str] = None
     source: str = "version.json"
-    """version.json, version.txt or nvcc."""
+    """version.json, version.txt, nvcc, or "folder name" where no file tells."""
 
 
 @dataclass(frozen=True)

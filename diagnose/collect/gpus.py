@@ -6,7 +6,7 @@ trees. The bus is always looked at: it tells of GPUs for which no driver answers
 
 import re
 from dataclasses import fields, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import nvidia_smi, nvml, pci
@@ -26,32 +26,43 @@ def read(host: Host, ask: Ask) -> Gpus:
     """GPUs of this node. See ``Gpus`` for what each way can tell."""
     unread: Unread = {}
     functions = optional(lambda: pci.functions(host), unread, "on_bus")
+    on_bus = None if functions is None else pci.nvidia_gpus(host, functions)
     if functions is None:
         unread["other_vendor"] = unread["on_bus"]
-    on_bus = None if functions is None else pci.nvidia_gpus(host, functions)
-    module, is_open = _kernel_module(host, unread)
-    nodes = _device_nodes(host, unread)
-    trees = _proc_gpus(host, nodes)
+    env = optional(host.env, unread, "visible_devices")
+    place = Place(on_bus, *_kernel_module(host, unread), _device_nodes(host, unread), _in_container(host, env or {}))
+    trees = _proc_gpus(host, place)
     told = _ask_driver(host, unread)
-    gpus = _gpus(told, trees, on_bus, module, unread)
-    visible, admitted, admitted_by = _given(host, on_bus, nodes, unread)
+    gpus = _gpus(host, told, trees, place, unread)
+    visible, admitted, admitted_by = _given(env, place, unread)
     return Gpus(
         source=told.get("source", "proc"),
-        driver=_driver(told, module, unread),
-        kernel_module=module,
-        kernel_module_open=is_open,
+        driver=_driver(told, place.module, unread),
+        kernel_module=place.module,
+        kernel_module_open=place.module_open,
         library=_text(told, "library", unread),
         cuda=_text(told, "cuda", unread),
         nvml_error=told.get("nvml_error"),
         gpus=None if gpus is None else tuple(_complete(host, gpu, trees, gpus) for gpu in gpus),
         on_bus=on_bus,
-        device_nodes=nodes,
+        device_nodes=place.nodes,
         admitted=admitted,
         admitted_by=admitted_by,
         visible_devices=visible,
         other_vendor=None if functions is None else pci.other_vendors(functions),
         unread=unread,
     )
+
+
+class Place(NamedTuple):
+    """What the kernel says before any driver is asked."""
+
+    on_bus: Optional[Tuple[PciGpu, ...]]
+    module: Optional[str]
+    module_open: Optional[bool]
+    nodes: Optional[Tuple[str, ...]]
+    contained: bool
+    """In a container, which is given GPUs as device nodes."""
 
 
 # --------------------------------------------------------------------------- the driver's word
@@ -70,16 +81,22 @@ def _ask_driver(host: Host, unread: Unread) -> Plain:
     words = told.pop("error", None)
     if words is None:
         return {"source": "nvml", **told}
-    found = _ask_nvidia_smi(host, Reason("absent", str(words)), unread) if "Library Not Found" in words else {}
-    if not found:
-        unread["gpus"] = Reason("absent" if "Not Found" in words else "unreadable", f"NVML: {words}")
-    return {**found, "nvml_error": str(words), **{k: v for k, v in told.items() if v}}
+    told = {"nvml_error": str(words), **{name: value for name, value in told.items() if value}}
+    if "Library Not Found" in words:
+        return {**told, **_ask_nvidia_smi(host, Reason("absent", str(words)), unread)}
+    unread["gpus"] = Reason("unreadable", f"NVML: {words}")
+    return told
 
 
 def _ask_nvidia_smi(host: Host, why: Reason, unread: Unread) -> Plain:
     """Answer of nvidia-smi; {} with ``why`` NVML did not answer as the reason when there is none."""
     try:
         ran = host.run("nvidia-smi-query", nvidia_smi.ARGV, limit_s=nvidia_smi.LIMIT_S)
+        complaint = nvidia_smi.complaint(ran.stdout + ran.stderr)
+        if complaint:
+            unread.pop("nvml_error", None)
+            unread["gpus"] = Reason("unreadable", f"NVML: {complaint['nvml_error']}")
+            return complaint
         told = nvidia_smi.parse(ran.stdout or ran.stderr)
     except Unreadable as error:
         text = why.text if error.reason.kind == "absent" else f"{why.text}; {error.reason.text}"
@@ -91,19 +108,25 @@ def _ask_nvidia_smi(host: Host, why: Reason, unread: Unread) -> Plain:
     return {"source": "nvidia-smi", **told}
 
 
-def _gpus(
-    told: Plain, trees: Sequence[Plain], on_bus: Optional[Sequence[PciGpu]], module: Optional[str], unread: Unread
-) -> Optional[List[Gpu]]:
-    """The GPUs that the driver tells of; else those of the kernel's trees; () when there is nothing to drive."""
+def _gpus(host: Host, told: Plain, trees: Sequence[Plain], place: Place, unread: Unread) -> Optional[List[Gpu]]:
+    """The GPUs that the driver tells of; else those of the kernel's trees; () where there is nothing to drive."""
     if "gpus" in told:
         return _permitted([_gpu(plain) for plain in told["gpus"]], unread)
     if trees:
         why = unread.pop("gpus", Reason("absent", "the driver did not tell of its GPUs"))
         return [_gpu({**plain, "silent": {"kind": why.kind, "text": why.text}}) for plain in trees]
-    if module == "" and on_bus == ():
+    nothing = (place.module == "" and place.on_bus == ()) or (place.contained and place.nodes == ())
+    if nothing and not _has_hidden_gpu(host):
         unread.pop("gpus", None)
         return []
     return None
+
+
+def _has_hidden_gpu(host: Host) -> bool:
+    """WSL's paravirtual GPU or the one inside a Jetson: CUDA works there without a function on the PCI bus."""
+    if optional(lambda: host.exists("/dev/dxg"), {}, "gpus"):
+        return True
+    return "nvidia,tegra" in (optional(lambda: host.read("/proc/device-tree/compatible"), {}, "gpus") or "")
 
 
 def _permitted(gpus: List[Gpu], unread: Unread) -> Optional[List[Gpu]]:
@@ -139,7 +162,7 @@ def _gpu(plain: Plain) -> Gpu:
 
 def _complete(host: Host, gpu: Gpu, trees: Sequence[Plain], gpus: Sequence[Gpu]) -> Gpu:
     """Add what the kernel knows: which GPU a silent one is, its NUMA node, the names of its processes."""
-    if gpu.pci is None and len(trees) == len(gpus) and _same_order(gpus, trees):
+    if gpu.pci is None and _same_order(gpus, trees):
         gpu = _identified(gpu, trees[gpu.index])
     node = pci.numa_node(host, gpu.pci) if gpu.pci else None
     unread = dict(gpu.unread)
@@ -150,7 +173,10 @@ def _complete(host: Host, gpu: Gpu, trees: Sequence[Plain], gpus: Sequence[Gpu])
 
 def _same_order(gpus: Sequence[Gpu], trees: Sequence[Plain]) -> bool:
     """NVML numbers GPUs by PCI address, as the trees are sorted; those that answered must prove it."""
-    return all(gpu.pci in (None, trees[gpu.index]["pci"]) for gpu in gpus if gpu.index < len(trees))
+    if [gpu.index for gpu in gpus] != list(range(len(trees))):
+        return False
+    proven = [gpu.pci == trees[gpu.index]["pci"] for gpu in gpus if gpu.pci]
+    return all(proven) and (bool(proven) or len(gpus) == 1)
 
 
 def _identified(gpu: Gpu, tree: Plain) -> Gpu:
@@ -228,15 +254,15 @@ def _device_nodes(host: Host, unread: Unread) -> Optional[Tuple[str, ...]]:
     return tuple(f"/dev/nvidia{number}" for number in numbers)
 
 
-def _proc_gpus(host: Host, nodes: Optional[Tuple[str, ...]]) -> List[Plain]:
-    """GPUs of /proc/driver/nvidia/gpus in the order of their addresses, without those that have no node here."""
-    folders = optional(lambda: host.list(f"{PROC}/gpus"), {}, "gpus") or ()
+def _proc_gpus(host: Host, place: Place) -> List[Plain]:
+    """GPUs of /proc/driver/nvidia/gpus by address. It shows all of the machine's: a container's are those with a node."""
     found = []
-    for folder in folders:
+    for folder in optional(lambda: host.list(f"{PROC}/gpus"), {}, "gpus") or ():
         text = optional(lambda folder=folder: host.read(f"{PROC}/gpus/{folder}/information"), {}, "gpus")  # type: ignore[misc]
-        found.append({"pci": pci.address(folder), **parse_information(text or "")})
-    admitted = [gpu for gpu in found if not nodes or gpu.pop("node", nodes[0]) in nodes]
-    return [{"index": index, **gpu} for index, gpu in enumerate(sorted(admitted, key=lambda gpu: str(gpu["pci"])))]
+        gpu = {"pci": pci.address(folder), **parse_information(text or "")}
+        if gpu.pop("node", None) in (place.nodes or ()) or not place.contained:
+            found.append(gpu)
+    return [{**gpu, "index": index} for index, gpu in enumerate(sorted(found, key=lambda gpu: str(gpu["pci"])))]
 
 
 def parse_information(text: str) -> Plain:
@@ -260,9 +286,7 @@ def _driver(told: Plain, module: Optional[str], unread: Unread) -> Optional[str]
 def _text(told: Plain, name: str, unread: Unread) -> Optional[str]:
     if told.get(name):
         return str(told[name])
-    unread[name] = unread.get("nvml_error") or Reason(
-        "absent", told.get("nvml_error") or "the driver did not tell"
-    )
+    unread[name] = unread.get("nvml_error") or Reason("absent", told.get("nvml_error") or "the driver did not tell")
     return None
 
 
@@ -270,17 +294,16 @@ def _text(told: Plain, name: str, unread: Unread) -> Optional[str]:
 
 
 def _given(
-    host: Host, on_bus: Optional[Tuple[PciGpu, ...]], nodes: Optional[Tuple[str, ...]], unread: Unread
+    env: Optional[Dict[str, str]], place: Place, unread: Unread
 ) -> Tuple[Optional[str], Optional[int], Optional[str]]:
     """(CUDA_VISIBLE_DEVICES, admitted, admitted_by)."""
-    env = optional(host.env, unread, "visible_devices")
     if env is None:
         unread["admitted"] = unread["admitted_by"] = unread["visible_devices"]
         return None, None, None
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         unread["visible_devices"] = Reason("absent", "CUDA_VISIBLE_DEVICES is not set")
-    admitted, by = parse_admitted(env) or _by_nodes(host, env, on_bus, nodes) or (None, None)
+    admitted, by = parse_admitted(env) or _by_nodes(place) or (None, None)
     if admitted is None:
         unread["admitted"] = unread["admitted_by"] = Reason("absent", "nothing here says how many GPUs were given")
     return visible, admitted, by
@@ -328,13 +351,11 @@ def _count(text: str) -> Optional[int]:
     return len(found)
 
 
-def _by_nodes(
-    host: Host, env: Dict[str, str], on_bus: Optional[Tuple[PciGpu, ...]], nodes: Optional[Tuple[str, ...]]
-) -> Optional[Tuple[int, str]]:
+def _by_nodes(place: Place) -> Optional[Tuple[int, str]]:
     """A container is given GPUs as device nodes. On the machine itself a missing node is a fault, no limit."""
-    if nodes is None or not on_bus or not _in_container(host, env):
+    if place.nodes is None or not place.on_bus or not place.contained:
         return None
-    return len(nodes), f"{len(nodes)} /dev/nvidiaN device nodes in this container"
+    return len(place.nodes), f"{len(place.nodes)} /dev/nvidiaN device nodes in this container"
 
 
 def _in_container(host: Host, env: Dict[str, str]) -> bool:

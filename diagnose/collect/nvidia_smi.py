@@ -48,6 +48,15 @@ def parse(text: str) -> Plain:
     return answer
 
 
+def complaint(text: str) -> Plain:
+    """What it says where NVML does not start: ``nvml_error`` and, from some versions, ``library``; {} for anything else."""
+    found = re.search(r"^Failed to initialize NVML: (.{1,200})", text, re.MULTILINE)
+    version = re.search(r"^NVML library version: ([\d.]+)", text, re.MULTILINE)
+    if not found:
+        return {}
+    return {"nvml_error": found.group(1).strip(), **({"library": version.group(1)} if version else {})}
+
+
 def first_line(text: str) -> str:
     """First line of what it printed, short enough for a reason."""
     return next((line.strip()[:200] for line in text.splitlines() if line.strip()), "")

@@ -203,7 +203,7 @@ def _note(gpu: Plain, names: Tuple[str, ...], code: int, text: str) -> bool:
     """
     if code in GONE or (code == UNKNOWN and names[0] in VITAL):
         gpu["fault"] = text
-    elif names == ("mig",) and code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # a driver from before MIG has none
+    if names == ("mig",) and code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # a driver from before MIG has none
         gpu["mig"] = "unsupported"
     elif code == NOT_SUPPORTED:
         gpu["unsupported"].extend(names)

@@ -9,6 +9,7 @@ What a description may say stands in ``fake_nvml.c``. ``install(..., driver=440)
 
 import _ctypes
 import ctypes
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,13 +19,17 @@ import pytest
 
 SONAME = "libnvidia-ml.so.1"
 SOURCE = Path(__file__).with_name("fake_nvml.c")
-BUSES = ("07", "0f", "47", "4e", "87", "90", "b7", "bd")
+ENVIRONMENT = dict(os.environ)
+"""As it was before any test changed it: the compiler needs its PATH."""
 
 Description = Dict[str, str]
 
 
 class FakeNvml:
     """Builds, installs and describes the fake library."""
+
+    buses = ("07", "0f", "47", "4e", "87", "90", "b7", "bd")
+    """Bus numbers of the GPUs of ``healthy``, as on a DGX A100: GPU 0 is 0000:07:00.0."""
 
     def __init__(self, folder: Path, monkeypatch: Any) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -36,7 +41,7 @@ class FakeNvml:
         """Make ``libnvidia-ml.so.1`` the fake one, saying what the descriptions say; the last one wins."""
         library = self.folder / f"r{driver}" / SONAME
         if not library.exists():
-            library.parent.mkdir()
+            library.parent.mkdir(exist_ok=True)
             _build(library, driver)
         said: Description = {}
         for description in descriptions:
@@ -53,13 +58,13 @@ class FakeNvml:
         while self.handles:
             _ctypes.dlclose(self.handles.pop())
 
-    @staticmethod
-    def healthy(count: int = 8, version: str = "535.104.05") -> Description:
+    @classmethod
+    def healthy(cls, count: int = 8, version: str = "535.104.05") -> Description:
         """An idle A100 node: driver, CUDA 12.2 and ``count`` GPUs, at most eight."""
         said = {**_NODE, "nvmlDeviceGetCount_v2": str(count)}
         said.update({"nvmlSystemGetDriverVersion": version, "nvmlSystemGetNVMLVersion": f"12.{version}"})
         for index in range(count):
-            said[f"{index}:nvmlDeviceGetPciInfo_v3"] = f"00000000:{BUSES[index].upper()}:00.0"
+            said[f"{index}:nvmlDeviceGetPciInfo_v3"] = f"00000000:{cls.buses[index].upper()}:00.0"
             said[f"{index}:nvmlDeviceGetUUID"] = f"GPU-00000000-0000-0000-0000-00000000000{index}"
             said[f"{index}:nvmlDeviceGetSerial"] = f"156500000000{index}"
         return said
@@ -97,11 +102,11 @@ _NODE = {
 
 
 def _build(library: Path, driver: int) -> None:
-    compiler = shutil.which("cc")
+    compiler = shutil.which("cc", path=ENVIRONMENT.get("PATH"))
     if compiler is None:
         pytest.skip("no C compiler (cc) here to build the fake NVML library with")
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{SONAME}", f"-DDRIVER={driver}"]
-    subprocess.run([compiler, *flags, "-o", str(library), str(SOURCE)], check=True, timeout=60)
+    subprocess.run([compiler, *flags, "-o", str(library), str(SOURCE)], check=True, timeout=60, env=ENVIRONMENT)
 
 
 @pytest.fixture(scope="session")
