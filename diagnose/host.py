@@ -61,9 +61,7 @@ class Host:
     def __init__(self, root: str = "/") -> None:
         self.root = root
 
-    def read(
-        self, path: str, limit_bytes: int = READ_LIMIT_BYTES, clean: Optional[Callable[[str], str]] = None
-    ) -> str:
+    def read(self, path: str, limit_bytes: int = READ_LIMIT_BYTES, clean: Optional[Callable[[str], str]] = None) -> str:
         """Text of a file, decoded with backslashreplace. A file longer than ``limit_bytes`` is Unreadable.
 
         clean: applied behind the door, so that what it takes away (secrets, bulk) reaches no recording either.
