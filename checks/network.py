@@ -1,5 +1,6 @@
 """Checks of names, interfaces and firewalls: can the ranks of a job of several nodes find and reach each other?"""
 
+import ipaddress
 import re
 from typing import Iterator, List, Optional, Sequence, Tuple
 
@@ -221,7 +222,7 @@ def address_behind_nat(
         if nat and not nccl.is_loopback(endpoint.address.ip):
             address = nccl.ip_of(endpoint.address.ip)
             yield Reading(
-                ok=address is None or not any(address in nccl.ipaddress.ip_network(net) for net in nat),
+                ok=address is None or not any(address in ipaddress.ip_network(net) for net in nat),
                 measured=f"{endpoint.interface.name} has {endpoint.address.ip}, in {os.container or os.virtualisation}",
                 expected="an address in the network of the other nodes",
                 message="other nodes cannot connect to this address",
@@ -229,7 +230,7 @@ def address_behind_nat(
 
 
 def _nat(os: Os) -> Tuple[str, ...]:
-    """Default subnets behind NAT of what this node runs in; "" where that is not one of those."""
+    """Default subnets behind NAT of what this node runs in; none where that is not one of these."""
     if os.container in ("docker", "podman"):  # the default bridges of Docker and Podman, slirp4netns of rootless ones
         return ("172.17.0.0/16", "10.88.0.0/16", "10.0.2.0/24")
     return ("172.16.0.0/12",) if os.virtualisation == "wsl" else ()
@@ -412,12 +413,9 @@ def _firewall(firewall: Firewall, endpoint: nccl.Endpoint, network: Network, lau
     opened = wide or any(
         zone.target == "ACCEPT" or _opens(zone.open_ports, needed, subnet, interface) for zone in zones
     )
-    unread = [z for z in zones if z.target is None or z.open_ports is None]
-    if not opened and (unread or firewall.trusted_sources is None):
-        source, field = (
-            (unread[0], "open_ports" if unread[0].target else "target") if unread else (firewall, "trusted_sources")
-        )
-        return Reading(ok=None, subject=firewall.name, reason=why_unknown(source, field))
+    reason = None if opened else _why_unsure(firewall, zones)
+    if reason:
+        return Reading(ok=None, subject=firewall.name, reason=reason)
     ports = ", ".join(f"{low}-{high}" if low != high else str(low) for low, high in needed)
     named = [port for zone in zones for port in zone.open_ports or ()]
     return Reading(
@@ -428,6 +426,19 @@ def _firewall(firewall: Firewall, endpoint: nccl.Endpoint, network: Network, lau
         expected=f"TCP ports {ports} open to the other nodes on {interface}, or their subnet {subnet} trusted",
         message=f"{firewall.name} will turn away the other nodes' connections",
     )
+
+
+def _why_unsure(firewall: Firewall, zones: Sequence[Zone]) -> Optional[Reason]:
+    """Why it cannot be told that the firewall is closed, or None: rules not read, or sources that name no address."""
+    if firewall.trusted_sources is None:
+        return why_unknown(firewall, "trusted_sources")
+    for zone in zones:
+        for field in ("target", "open_ports"):
+            if getattr(zone, field) is None:
+                return why_unknown(zone, field)
+    sources = (*firewall.trusted_sources, *(s for zone in firewall.zones or () for s in zone.sources or ()))
+    vague = [source for source in sources if re.match("mac:|ipset:|not ", source)]
+    return Reason("unreadable", f"{firewall.name}: who is meant by {', '.join(vague)} is not known") if vague else None
 
 
 def _zones(firewall: Firewall, interface: str, subnet: Optional[nccl.Subnet]) -> List[Zone]:
@@ -449,11 +460,9 @@ def _covers(sources: Optional[Sequence[str]], subnet: Optional[nccl.Subnet], int
     for source in sources or ():
         text, _, on = source.partition(" on ")
         try:
-            net = nccl.ipaddress.ip_network(text, strict=False)
-        except (
-            ValueError
-        ):  # "mac:...", "ipset:...", "not 10.0.0.0/8": who is in it is not known, so it may be the peers
-            return True
+            net = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            continue
         if on in ("", interface) and subnet is not None and net.version == subnet.version and net.overlaps(subnet):
             return True
     return False

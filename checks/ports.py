@@ -2,6 +2,7 @@
 
 from typing import Iterator
 
+from ddp_doctor.collect.master import DEFAULT_PORT
 from ddp_doctor.facts import Connection, Launch, Network, Reach, Reason, Socket
 from ddp_doctor.model import Reading, Severity, check, known
 from ddp_doctor.units import seconds
@@ -101,7 +102,7 @@ def port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
 
 
 def _is_master(connection: Connection, launch: Launch) -> bool:
-    return (connection.host, connection.port) == (launch.master_addr, launch.master_port)
+    return (connection.host, connection.port) == (launch.master_addr, launch.master_port or DEFAULT_PORT)
 
 
 def _reading(connection: Connection, subject: str) -> Reading:

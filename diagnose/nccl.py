@@ -290,8 +290,10 @@ def hca_ports(devices: Sequence[RdmaDevice], env: Optional[Env], version: Option
 
 def node_of(rdma: Rdma, device: RdmaDevice) -> Optional[bool]:
     """May this process open the device's /dev/infiniband/uverbsN? None where that could not be read."""
-    if rdma.device_nodes is None or device.uverbs is None:
+    if rdma.device_nodes is None:
         return None
+    if device.uverbs is None:  # absent: the module ib_uverbs has not made one
+        return False if "uverbs" in device.unread and device.unread["uverbs"].kind == "absent" else None
     nodes = (node for node in rdma.device_nodes if node.path == f"/dev/infiniband/{device.uverbs}")
     return next((None if None in (n.readable, n.writable) else bool(n.readable and n.writable) for n in nodes), False)
 
@@ -310,6 +312,11 @@ class Carrier:
 
 def carrier(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Version] = None) -> Carrier:
     """The network that NCCL will take (ncclNetInit): a plug-in, its own InfiniBand and RoCE, or TCP sockets."""
+    return overridden(env) or _own_network(rdma, env, version)
+
+
+def overridden(env: Optional[Env]) -> Optional[Carrier]:
+    """What the environment sets in place of NCCL's own InfiniBand and RoCE, or None."""
     asked = (env.get("NCCL_NET") if env else None) or ""
     plugin = (env.get("NCCL_NET_PLUGIN") if env else None) or ""
     if asked.lower() == "socket":
@@ -320,7 +327,7 @@ def carrier(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Version]
         return Carrier("plug-in", f"NCCL_NET_PLUGIN={plugin}")
     if env and integer(env.get("NCCL_IB_DISABLE")):
         return Carrier("sockets", "NCCL_IB_DISABLE is set")
-    return _own_network(rdma, env, version)
+    return None
 
 
 def _own_network(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Version]) -> Carrier:

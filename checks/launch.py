@@ -1,0 +1,200 @@
+"""Checks of what the launcher set: do rank, world size and master fit together?"""
+
+from typing import Iterator, List, Optional
+
+from ddp_doctor import nccl
+from ddp_doctor.facts import Gpus, Launch, Network, Torch
+from ddp_doctor.model import Reading, Severity, check
+from ddp_doctor.policy import Policy
+
+
+@check(Severity.ERROR)
+def variable_malformed(launch: Launch) -> Iterator[Reading]:
+    """A launcher variable holds a text that it cannot hold.
+
+    Why: init_process_group reads RANK, WORLD_SIZE and MASTER_PORT as whole numbers, a port from 0 to 65535 ($SLURM_JOB_ID is too
+        large for one), and MASTER_ADDR as one name or address.
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    for name, text in (launch.malformed or {}).items():
+        yield Reading(
+            ok=False,
+            subject=name,
+            measured=f"{name}={text}",
+            expected="one name or address" if name.endswith("ADDR") else "a whole number in its range",
+            message=f"{name} cannot be read",
+        )
+    if launch.malformed == {} and launch.sources:
+        yield Reading(ok=True, measured=f"{', '.join(sorted(set(launch.sources.values())))} can be read")
+
+
+@check(Severity.ERROR)
+def rank_out_of_range(launch: Launch) -> Iterator[Reading]:
+    """RANK is not below WORLD_SIZE.
+
+    Why: ranks count from 0 to WORLD_SIZE - 1; the store waits for ranks that never come, or init_process_group refuses.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    yield from _below(launch, "RANK", launch.rank, "WORLD_SIZE", launch.world_size)
+
+
+@check(Severity.ERROR)
+def local_rank_out_of_range(launch: Launch) -> Iterator[Reading]:
+    """LOCAL_RANK is not below LOCAL_WORLD_SIZE.
+
+    Why: local ranks count from 0 on every node. A global rank used as the local one works on the first node only.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    yield from _below(launch, "LOCAL_RANK", launch.local_rank, "LOCAL_WORLD_SIZE", launch.local_world_size)
+
+
+@check(Severity.ERROR)
+def node_rank_out_of_range(launch: Launch) -> Iterator[Reading]:
+    """The node rank is not below the number of nodes.
+
+    Why: node ranks count from 0; torchrun's static rendezvous never completes with a node rank that nobody expects.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    yield from _below(launch, "node rank", launch.node_rank, "number of nodes", launch.nnodes)
+
+
+def _below(launch: Launch, name: str, value: Optional[int], bound_name: str, bound: Optional[int]) -> Iterator[Reading]:
+    if value is not None and bound is not None:
+        yield Reading(
+            ok=0 <= value < bound,
+            measured=f"{name} {value}, {bound_name} {bound}",
+            expected=f"{name} from 0 to {bound - 1}",
+            message=f"{name} {value} does not exist in this job",
+        )
+
+
+@check(Severity.ERROR)
+def local_rank_without_gpu(launch: Launch, gpus: Gpus, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """There is no GPU for this LOCAL_RANK.
+
+    Why: scripts take cuda:LOCAL_RANK; "invalid device ordinal" ends those that have none, and two ranks on one GPU end in
+        "Duplicate GPU detected".
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    visible = _visible(gpus, torch)
+    if launch.local_rank is not None and visible and not _one_each(launch, visible):
+        yield Reading(
+            ok=launch.local_rank < visible,
+            measured=f"LOCAL_RANK {launch.local_rank}, {visible} visible to this process{_by(gpus)}",
+            expected=f"at least {launch.local_rank + 1} visible GPUs",
+            message=f"rank {launch.local_rank} of this node has no GPU",
+        )
+
+
+@check(Severity.NOTE)
+def one_gpu_per_rank(launch: Launch, gpus: Gpus, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """Every rank sees one GPU only, so that LOCAL_RANK is not its number.
+
+    Why: with --gpus-per-task or --gpu-bind Slurm shows each task its own GPU as device 0. That is fine for a script that uses
+        device 0; one that uses cuda:LOCAL_RANK fails with "invalid device ordinal".
+    See: https://slurm.schedmd.com/gres.html
+    """
+    visible = _visible(gpus, torch)
+    if launch.local_rank is not None and launch.launcher == "slurm" and visible:
+        yield Reading(
+            ok=not _one_each(launch, visible),
+            measured=f"LOCAL_RANK {launch.local_rank}, {visible} visible to this process{_by(gpus)}",
+            expected="a script that uses device 0",
+            message="use device 0 here, not LOCAL_RANK",
+        )
+
+
+def _one_each(launch: Launch, visible: int) -> bool:
+    """Does Slurm show each rank a single GPU?"""
+    return launch.launcher == "slurm" and visible == 1 and bool(launch.local_rank)
+
+
+def _visible(gpus: Gpus, torch: Optional[Torch]) -> Optional[int]:
+    """GPUs that this process sees: CUDA's own count, else CUDA_VISIBLE_DEVICES, else what was admitted; None: not known."""
+    if torch is not None and torch.cuda_device_count:
+        return torch.cuda_device_count
+    if gpus.visible_devices is not None:
+        return len(_before_invalid(gpus.visible_devices))
+    found = len(gpus.gpus) if gpus.gpus is not None else None
+    return found if gpus.admitted is None else min(gpus.admitted, found or gpus.admitted)
+
+
+def _before_invalid(text: str) -> List[str]:
+    """Entries of CUDA_VISIBLE_DEVICES up to the first that CUDA cuts the list at: an empty one or a negative number."""
+    found = []
+    for entry in text.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):
+            break
+        found.append(entry.strip())
+    return found
+
+
+def _by(gpus: Gpus) -> str:
+    return f" (CUDA_VISIBLE_DEVICES={gpus.visible_devices})" if gpus.visible_devices is not None else ""
+
+
+@check(Severity.ERROR)
+def world_size_mismatch(launch: Launch, policy: Policy) -> Iterator[Reading]:
+    """WORLD_SIZE is not the number of nodes times the ranks per node.
+
+    Why: the store waits for ranks that nobody starts. Nodes with different numbers of ranks are allowed: then set
+        homogeneous = false in the policy. Before torchrun starts, platforms set WORLD_SIZE to the number of nodes: fine.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    ranks = launch.local_world_size if launch.local_world_size is not None else launch.nproc_per_node
+    nnodes = launch.nnodes if launch.nnodes is not None else policy.nnodes
+    # A scheduler's number of tasks is no world size when torchrun multiplies it.
+    told = (launch.sources or {}).get("world_size", "WORLD_SIZE") == "WORLD_SIZE"
+    if policy.homogeneous and told and launch.world_size is not None and ranks is not None and nnodes is not None:
+        per_node = launch.local_rank is None and launch.world_size == nnodes
+        yield Reading(
+            ok=launch.world_size == ranks * nnodes or per_node,
+            measured=f"WORLD_SIZE {launch.world_size}, {nnodes} nodes with {ranks} ranks each",
+            expected=f"WORLD_SIZE {ranks * nnodes}",
+            message="WORLD_SIZE and the ranks that are started differ",
+        )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def master_is_loopback(launch: Launch, network: Optional[Network] = None) -> Iterator[Reading]:
+    """MASTER_ADDR is a loopback address in a job of several nodes.
+
+    Why: every node then looks for the store of rank 0 on itself; all but the first wait until they time out.
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    if launch.master_addr:
+        resolved = network.master_name.addresses if network is not None and network.master_name else ()
+        # On the master itself its own name may well be 127.0.1.1: network/own-name-is-loopback judges that.
+        seen = () if launch.is_master and not _is_local_name(launch.master_addr) else resolved
+        local = _is_local_name(launch.master_addr) or (bool(seen) and all(map(nccl.is_loopback, seen)))
+        also = f" ({', '.join(resolved)})" if resolved and resolved != (launch.master_addr,) else ""
+        yield Reading(
+            ok=not local,
+            measured=f"MASTER_ADDR {launch.master_addr}{also}",
+            expected="a name or address of the first node that all nodes reach",
+            message="every node will look for the master on itself",
+        )
+
+
+def _is_local_name(address: str) -> bool:
+    name = address.strip("[]").lower()
+    return name in ("localhost", "localhost.localdomain", "ip6-localhost") or nccl.is_loopback(name)
+
+
+@check(Severity.ERROR, several_nodes=True)
+def master_unset(launch: Launch) -> Iterator[Reading]:
+    """No master is named in a job of several nodes.
+
+    Why: with env:// init_process_group refuses to start without MASTER_ADDR, and torchrun's static rendezvous takes 127.0.0.1,
+        so that every node waits for itself.
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    sources = launch.sources or {}
+    ready_made = sources.get("rank") == "RANK" and sources.get("world_size") == "WORLD_SIZE"
+    if launch.rendezvous == "static" or (ready_made and launch.rendezvous is None):
+        yield Reading(
+            ok=bool(launch.master_addr),
+            measured=f"MASTER_ADDR {launch.master_addr or 'is not set'}",
+            expected="a name or address of the first node",
+            message="the ranks do not know where to meet",
+        )
