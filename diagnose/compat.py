@@ -62,14 +62,36 @@ def glibc_floor(builds: Iterable[TorchBuild], machine: str) -> Optional[Floor]:
     return min(floors, key=lambda floor: newer(floor.version)) if floors else None
 
 
-def newest_runnable(driver: str, python: str, glibc: str, machine: str = "x86_64") -> Optional[TorchBuild]:
-    """The newest torch build that this driver, Python and glibc can run; None where there is none."""
+def newest_runnable(
+    driver: str, python: str, glibc: str, machine: str = "x86_64", capabilities: Iterable[str] = ()
+) -> Optional[TorchBuild]:
+    """The newest torch with CUDA that this driver, Python, glibc and these GPUs can run; None where there is none.
+
+    capabilities: compute capabilities of the GPUs: "7.0".
+    """
     fitting = [
         row
         for row in tables.torch()
-        if has_wheel_for(row, python) and _driver_fits(row.cuda, driver) and _glibc_fits(row, glibc, machine)
+        if has_wheel_for(row, python)
+        and _driver_fits(row.cuda, driver)
+        and glibc_fits(row, glibc, machine)
+        and (machine == "x86_64" or row.cuda_aarch64 == row.cuda)
+        and all(has_code_for(row, capability, machine) for capability in capabilities)
     ]
-    return max(fitting, key=lambda row: (newer(row.torch), row.default == "yes", newer(row.cuda)), default=None)
+    fitting.sort(key=lambda row: (newer(row.torch), row.default == "yes", newer(row.cuda)))
+    return fitting[-1] if fitting else None
+
+
+def has_code_for(build: TorchBuild, capability: str, machine: str = "x86_64") -> bool:
+    """Does the wheel hold code that runs on a GPU of this compute capability?
+
+    Code for X.y runs on X.z with z >= y; PTX of X.y also on everything newer (CUDA programming guide, compatibility of
+    binaries and of PTX).
+    """
+    gpu = release(capability)
+    codes = [release(a) for a in (build.architectures if machine == "x86_64" else build.architectures_aarch64)]
+    ptx = release(build.ptx)
+    return any(code[:1] == gpu[:1] and code <= gpu for code in codes) or bool(ptx and ptx <= gpu)
 
 
 def _driver_fits(cuda: str, driver: str) -> bool:
@@ -77,9 +99,15 @@ def _driver_fits(cuda: str, driver: str) -> bool:
     return floor is not None and at_least(driver, floor.version) is True
 
 
-def _glibc_fits(build: TorchBuild, glibc: str, machine: str) -> bool:
+def glibc_fits(build: TorchBuild, glibc: str, machine: str) -> bool:
+    """Can a system with this glibc load the official wheel?"""
     floor = glibc_floor([build], machine)
     return floor is not None and at_least(glibc, floor.version) is True
+
+
+def last_torch_for(glibc: str, machine: str) -> str:
+    """The newest torch whose official wheel a system with this glibc can load; "none" where there is none."""
+    return max((row.torch for row in tables.torch() if glibc_fits(row, glibc, machine)), key=newer, default="none")
 
 
 def pip_line(build: TorchBuild) -> str:

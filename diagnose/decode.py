@@ -89,9 +89,10 @@ def import_failure(failure: Optional[str], text: str) -> Cause:
     return _first(_IMPORT_RULES, text) or Cause("other", "its own code raised an error")
 
 
-def cuda_failure(text: Optional[str], visible_devices: Optional[str]) -> Cause:
-    """Why torch cannot use CUDA: what CUDA said, and CUDA_VISIBLE_DEVICES as set (None: not set)."""
-    found = _first(_CUDA_RULES, text or "")
+def cuda_failure(text: Optional[str], visible_devices: Optional[str], init_code: Optional[int] = None) -> Cause:
+    """Why torch cannot use CUDA: what it said, CUDA_VISIBLE_DEVICES as set (None: not set), what cuInit returned."""
+    found = _first(_CUDA_RULES, f"error {init_code}") if init_code else None
+    found = found or _first(_CUDA_RULES, text or "")
     if (found is None or found.kind == "no-device") and visible_devices is not None and not _names_one(visible_devices):
         return Cause("hidden", f'CUDA_VISIBLE_DEVICES="{visible_devices}" hides every GPU')
     version = re.search(r"found version (\d+)", text or "")

@@ -219,4 +219,5 @@ def _row(kind: Type[Row], columns: Dict[str, Any], cells: Dict[str, Any], where:
         raise BadTable(f"{where}: not as many cells as columns")
     if not cells["source"] or cells["confidence"] not in CONFIDENCES:
         raise BadTable(f"{where}: no source, or a confidence other than {', '.join(CONFIDENCES)}")
-    return kind(**{name: text if columns[name] is str else tuple(text.split()) for name, text in cells.items()})
+    values: Dict[str, Any] = {n: text if columns[n] is str else tuple(text.split()) for n, text in cells.items()}
+    return kind(**values)
