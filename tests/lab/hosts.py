@@ -10,6 +10,7 @@ their first process, and that ends when its standard input closes: whatever happ
 a folder below the folder for temporary files. Needs root, util-linux, iproute2, and openssh-server for ``sshd``.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -179,7 +180,9 @@ class LabHost(Namespace):
         return facts
 
     def close(self) -> None:
-        """End the host with everything on it: its cable is gone, its neighbours learn nothing."""
+        """End the host with everything on it: its cable is cut first, its neighbours learn nothing."""
+        if self.holder.returncode is None:
+            self.lab.switch.ip(f"link del {self.port}")
         super().close()
         for process in self.started:
             process.communicate()
@@ -211,8 +214,9 @@ class Lab:
     def add(self, name: str) -> LabHost:
         """Build a host and plug it in."""
         number = len(self.hosts) + 1
-        host = self.hosts[name] = LabHost(self, name, number)
+        host = LabHost(self, name, number)
         self.switch.ip(f"link add {host.port} type veth peer name eth0 netns {host.pid}")
+        self.hosts[name] = host
         self.switch.ip(f"link set {host.port} master br0 up")
         host.ip(f"address add {host.address}/24 dev eth0")
         host.ip("link set eth0 up")
@@ -232,10 +236,12 @@ class Lab:
 
     def close(self) -> None:
         """End all hosts and remove the lab's folder."""
-        for namespace in (*self.hosts.values(), getattr(self, "switch", None)):
-            if namespace:
-                namespace.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            if hasattr(self, "switch"):
+                stack.callback(self.switch.close)
+            for host in self.hosts.values():
+                stack.callback(host.close)
 
     def __enter__(self) -> "Lab":
         return self
