@@ -95,17 +95,18 @@ def read_only(disk: Disk, finding: Verdict, policy: Policy, os: Optional[Os] = N
 
 def not_writable(disk: Disk, finding: Verdict, policy: Policy) -> Iterator[Remedy]:
     """Put caches and output elsewhere."""
-    other = _roomiest(disk, finding.subject, policy)
-    place = other.path if other else "/path/with/room"
     if any(m.role == "home" and m.path == finding.subject for m in disk.mounts or ()):
+        # Not below /tmp: what others can write there first, torch would load as code.
+        other = next((m for m in disk.mounts or () if m.role == "cwd" and m.writable and not m.read_only), None)
+        place = other.path if other else "/path/with/room"
         variables = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "XDG_CACHE_HOME")
         yield Remedy(
             "Put the caches elsewhere", tuple(export(n, f"{place}/cache", scope="this job") for n in variables)
         )
     else:
-        text = (
-            f"Start the job in a folder that can be written, or give its logs and checkpoints one, e.g. below {place}."
-        )
+        other = _roomiest(disk, finding.subject, policy)
+        place = f", e.g. below {other.path}" if other else ""
+        text = f"Start the job in a folder that can be written, or give its logs and checkpoints one{place}."
         yield Remedy("Write elsewhere", (say(text, scope="this job"),))
 
 

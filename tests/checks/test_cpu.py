@@ -1,0 +1,50 @@
+"""Checks of processors."""
+
+import pytest
+from ddp_doctor.facts import UNLIMITED, Cpu, Launch, Os, Reason
+from ddp_doctor.policy import Policy
+from judging import judged, outcome, remedy_text
+
+FREE = float(UNLIMITED)
+EIGHT = Policy(nproc_per_node=8)
+
+
+@pytest.mark.parametrize(
+    ("policy", "launch", "cpu", "expected"),
+    [
+        (Policy(), None, Cpu(allowed=2, quota=FREE), "skipped"),
+        (EIGHT, None, Cpu(allowed=128, quota=FREE), "passed"),
+        (EIGHT, None, Cpu(allowed=8, quota=8.0), "passed"),
+        (EIGHT, None, Cpu(allowed=1, quota=FREE), "failed"),
+        (EIGHT, None, Cpu(allowed=128, quota=4.0), "failed"),
+        (Policy(), Launch(local_world_size=4), Cpu(allowed=2, quota=FREE), "failed"),
+        (EIGHT, None, Cpu(unread={"allowed": Reason("unreadable", "-")}), "skipped"),
+    ],
+)
+def test_each_rank_needs_a_processor(policy, launch, cpu, expected):
+    assert outcome("cpu/fewer-than-ranks", policy, cpu=cpu, launch=launch) == expected
+
+
+@pytest.mark.parametrize(
+    ("launch", "os", "expected"),
+    [
+        (Launch(launcher="slurm"), Os(), "--cpus-per-task"),
+        (None, Os(container="kubernetes"), "resources.limits.cpu"),
+        (None, Os(container="docker"), "--cpuset-cpus"),
+        (None, Os(container=""), "taskset"),
+    ],
+)
+def test_processors_are_asked_for_where_the_job_is_started(launch, os, expected):
+    (verdict,) = judged("cpu/fewer-than-ranks", EIGHT, cpu=Cpu(allowed=1, quota=FREE), launch=launch, os=os)
+    assert expected in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(FREE, "passed"), (16.0, "passed"), (4.5, "failed")])
+def test_a_quota_below_what_is_visible_is_told(quota, expected):
+    assert outcome("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=quota)) == expected
+
+
+def test_workers_are_counted_by_the_quota():
+    (verdict,) = judged("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=4.5))
+    assert verdict.measured == "a quota of 4.5 processors, 16 visible"
+    assert "at most 4 workers" in remedy_text(verdict)

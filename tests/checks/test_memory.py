@@ -1,0 +1,58 @@
+"""Checks of the host's memory."""
+
+import pytest
+from ddp_doctor.facts import UNLIMITED, Launch, Memory, Os, Reason
+from ddp_doctor.policy import GIB, MIB
+from judging import judged, outcome, remedy_text
+
+
+def memory(total, available, limit=UNLIMITED, used=None):
+    return Memory(total_bytes=total, available_bytes=available, cgroup_limit_bytes=limit, cgroup_used_bytes=used)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "expected"),
+    [
+        ("idle node", memory(2048 * GIB, 2000 * GIB), "passed"),
+        ("busy laptop", memory(8 * GIB, 1 * GIB), "passed"),
+        ("small machine", memory(1 * GIB, 600 * MIB), "passed"),
+        ("large node, small part, many GiB", memory(2048 * GIB, 60 * GIB), "passed"),
+        ("exhausted", memory(64 * GIB, 1 * GIB), "failed"),
+        ("nothing", memory(0, 0), "failed"),
+        ("full cgroup on an idle node", memory(512 * GIB, 500 * GIB, 64 * GIB, 63 * GIB), "failed"),
+        ("fresh cgroup on an idle node", memory(512 * GIB, 500 * GIB, 64 * GIB, 1 * GIB), "passed"),
+        ("cgroup over its limit", memory(512 * GIB, 500 * GIB, 64 * GIB, 65 * GIB), "failed"),
+        ("unread", Memory(total_bytes=GIB, unread={"available_bytes": Reason("absent", "-")}), "skipped"),
+    ],
+)
+def test_memory_is_low_by_both_bounds(name, found, expected):
+    assert outcome("memory/low", memory=found) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(UNLIMITED, "passed"), (512 * GIB, "passed"), (64 * GIB, "failed"), (None, "skipped")]
+)
+def test_a_limit_below_what_is_visible_is_told(limit, expected):
+    assert outcome("memory/cgroup-limit-below-visible", memory=memory(512 * GIB, 500 * GIB, limit)) == expected
+
+
+@pytest.mark.parametrize(
+    ("os", "launch", "expected"),
+    [
+        (Os(container="docker"), None, "--memory"),
+        (Os(container="kubernetes"), None, "resources.limits.memory"),
+        (Os(container=""), Launch(launcher="slurm"), "--mem"),
+        (Os(container=""), None, "MemoryMax="),
+    ],
+)
+def test_the_limit_is_raised_where_it_is_set(os, launch, expected):
+    found = memory(512 * GIB, 500 * GIB, 64 * GIB)
+    (verdict,) = judged("memory/cgroup-limit-below-visible", memory=found, os=os, launch=launch)
+    assert expected in remedy_text(verdict)
+    assert verdict.measured == "a limit of 64 GiB, 512 GiB visible"
+
+
+def test_low_memory_shows_who_has_it():
+    (verdict,) = judged("memory/low", memory=memory(64 * GIB, 1 * GIB))
+    assert verdict.fixes[0].steps[0].text.startswith("ps -eo")
+    assert len(verdict.fixes) == 2

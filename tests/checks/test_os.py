@@ -1,0 +1,51 @@
+"""Checks of the operating system."""
+
+import pytest
+from ddp_doctor.facts import Os, Reason
+from ddp_doctor.policy import Policy
+from judging import judged, outcome, remedy_text
+
+CENTOS8 = Policy(os_minimum={"centos": "8.2"}, os_recommended={"centos": "8.5"})
+ONLY_CENTOS = Policy(os_minimum={"centos": "8.2"}, os_only_named=True)
+MAJOR_ONLY = Policy(os_minimum={"centos": "9"})
+
+
+def centos(version, stream=False):
+    return Os(id="centos", version=version, pretty="CENTOS", like=("rhel", "fedora"), stream=stream)
+
+
+@pytest.mark.parametrize(
+    ("policy", "os", "minimum", "recommended"),
+    [
+        (Policy(), Os(id="ubuntu", version="22.04", pretty="Ubuntu 22.04.4 LTS"), "passed", "skipped"),
+        (Policy(), Os(id="arch", pretty="Arch Linux", unread={"version": Reason("absent", "-")}), "passed", "skipped"),
+        (CENTOS8, centos("8.1.1911"), "failed", "failed"),
+        (CENTOS8, centos("8.2.2004"), "passed", "failed"),
+        (CENTOS8, centos("8.5.2111"), "passed", "passed"),
+        (CENTOS8, centos("8.10"), "passed", "passed"),
+        (CENTOS8, centos("7.9.2009"), "failed", "failed"),
+        (CENTOS8, centos("8"), "skipped", "skipped"),
+        (CENTOS8, centos("8", stream=True), "skipped", "skipped"),
+        (CENTOS8, centos("9", stream=True), "skipped", "skipped"),
+        (MAJOR_ONLY, centos("8", stream=True), "failed", "skipped"),
+        (MAJOR_ONLY, centos("9", stream=True), "passed", "skipped"),
+        (CENTOS8, Os(id="ubuntu", version="18.04"), "passed", "skipped"),
+        (ONLY_CENTOS, Os(id="ubuntu", version="22.04"), "failed", "skipped"),
+        (CENTOS8, Os(id="centos", unread={"version": Reason("no-rights", "closed")}), "skipped", "skipped"),
+    ],
+)
+def test_the_site_decides_which_release_is_too_old(policy, os, minimum, recommended):
+    assert outcome("os/below-minimum", policy, os=os) == minimum
+    assert outcome("os/below-recommended", policy, os=os) == recommended
+
+
+def test_a_fault_names_release_and_floor():
+    (verdict,) = judged("os/below-minimum", CENTOS8, os=centos("8.1.1911"))
+    assert (verdict.measured, verdict.expected) == ("CENTOS (8.1.1911)", "centos 8.2 or later")
+    assert "vault.centos.org" in remedy_text(verdict)
+
+
+def test_a_distribution_that_nobody_named_is_told_what_is_accepted():
+    (verdict,) = judged("os/below-minimum", ONLY_CENTOS, os=Os(id="ubuntu", version="22.04", pretty="Ubuntu 22.04"))
+    assert verdict.expected == "one of centos >= 8.2"
+    assert "vault.centos.org" not in remedy_text(verdict)

@@ -1,0 +1,132 @@
+"""Checks of ssh between nodes."""
+
+import pytest
+from ddp_doctor.checks.ssh import FAILURES
+from ddp_doctor.facts import Login, Logins, Os, Reason, Ssh, SshFile
+from ddp_doctor.policy import Policy
+from judging import judged, outcome, remedy_text
+
+NO_CLIENT = Ssh(unread={"client": Reason("absent", "ssh: no such command")})
+
+
+def logins(*pairs):
+    return Logins(tuple(Login(host, outcome, "ssh's last words") for host, outcome in pairs))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fails", "unavailable"),
+    [
+        (None, "failed", "skipped"),
+        ("ssh", "failed", "skipped"),
+        ("mpirun", "failed", "skipped"),
+        ("deepspeed", "failed", "skipped"),
+        ("torchrun", "skipped", "failed"),
+        ("slurm", "skipped", "failed"),
+        ("kubernetes", "skipped", "failed"),
+    ],
+)
+def test_logins_matter_to_launchers_that_log_in(launcher, fails, unavailable):
+    policy, found = Policy(launcher=launcher), logins(("node2", "timed-out"))
+    assert outcome("ssh/login-fails", policy, logins=found) == fails
+    assert outcome("ssh/login-unavailable", policy, logins=found) == unavailable
+
+
+def test_each_node_has_a_verdict_of_its_own():
+    verdicts = judged("ssh/login-fails", logins=logins(("node2", "ok"), ("node3", "auth-refused")))
+    assert [(v.subject, v.outcome.value) for v in verdicts] == [("node2", "passed"), ("node3", "failed")]
+    assert verdicts[1].message == "node3: the node refuses every key: a password would be asked for"
+
+
+def test_logins_that_nobody_asked_for_are_no_fault():
+    (verdict,) = judged(
+        "ssh/login-fails", Policy(launcher="mpirun"), reasons={"logins": Reason("not-asked", "no peers")}
+    )
+    assert (verdict.outcome.value, verdict.reason.kind) == ("skipped", "not-asked")
+
+
+@pytest.mark.parametrize(
+    ("failure", "os", "expected"),
+    [
+        ("auth-refused", Os(), "command ssh-copy-id node2"),
+        ("host-key-unknown", Os(), "command ssh node2 hostname"),
+        ("host-key-changed", Os(), "command ssh-keygen -R node2"),
+        ("unresolved", Os(), "/etc/hosts"),
+        ("refused", Os(id="ubuntu"), "systemctl enable --now ssh"),
+        ("refused", Os(id="rocky", like=("rhel",)), "systemctl enable --now sshd"),
+        ("timed-out", Os(), "firewall"),
+        ("unreachable", Os(), "route"),
+        ("no-client", Os(id="debian"), "apt-get install -y openssh-client"),
+        ("remote-failed", Os(), "BatchMode=yes -v node2"),
+        ("error", Os(), "BatchMode=yes -v node2"),
+    ],
+)
+def test_each_way_to_fail_has_its_own_remedy(failure, os, expected):
+    (verdict,) = judged("ssh/login-fails", logins=logins(("node2", failure)), os=os)
+    assert failure in FAILURES
+    assert expected in remedy_text(verdict)
+
+
+@pytest.mark.parametrize("failure", sorted(FAILURES))
+@pytest.mark.parametrize("host", ["$(id)", "-oProxyCommand=x", "a;b"])
+def test_hostile_names_reach_no_command_unquoted(host, failure):
+    (verdict,) = judged("ssh/login-fails", logins=logins((host, failure)))
+    commands = [step.text for remedy in verdict.fixes for step in remedy.steps if step.kind == "command"]
+    for text in commands:
+        assert host not in text.replace(f"'{host}'", "")
+    assert verdict.fixes
+
+
+@pytest.mark.parametrize(
+    ("policy", "ssh", "expected"),
+    [
+        (Policy(launcher="mpirun", nnodes=2), NO_CLIENT, "failed"),
+        (Policy(launcher="deepspeed", nnodes=2), Ssh(client="OpenSSH_9.2p1"), "passed"),
+        (Policy(launcher="mpirun", nnodes=1), NO_CLIENT, "skipped"),
+        (Policy(launcher="slurm", nnodes=2), NO_CLIENT, "skipped"),
+        (Policy(nnodes=2), NO_CLIENT, "skipped"),
+        (Policy(launcher="ssh", nnodes=2), Ssh(unread={"client": Reason("timed-out", "-")}), "skipped"),
+    ],
+)
+def test_a_client_is_needed_by_launchers_that_log_in(policy, ssh, expected):
+    assert outcome("ssh/client-absent", policy, ssh=ssh) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("0600", "passed"), ("0400", "passed"), ("0640", "failed"), ("0644", "failed")]
+)
+def test_a_private_key_is_for_its_owner(mode, expected):
+    files = (
+        SshFile("/home/ana/.ssh/id_ed25519", mode, 1000, "private-key"),
+        SshFile("/home/ana/.ssh/id_ed25519.pub", "0644", 1000, "public-key"),
+    )
+    assert outcome("ssh/private-key-exposed", ssh=Ssh(files=files)) == expected
+
+
+def test_a_node_without_keys_has_none_exposed():
+    assert outcome("ssh/private-key-exposed", ssh=Ssh(files=())) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "expected"),
+    [
+        ("directory", "0755", "passed"),
+        ("directory", "0775", "failed"),
+        ("authorized_keys", "0644", "passed"),
+        ("authorized_keys", "0664", "failed"),
+        ("authorized_keys", "0602", "failed"),
+        ("config", "0666", "skipped"),
+    ],
+)
+def test_sshd_wants_nobody_else_to_write(kind, mode, expected):
+    assert (
+        outcome("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=(SshFile("/home/ana/x", mode, 1000, kind),)))
+        == expected
+    )
+
+
+def test_rights_are_taken_away_from_the_quoted_path():
+    hostile = SshFile("/home/ana/.ssh/id $(id)", "0644", 1000, "private-key")
+    (verdict,) = judged("ssh/private-key-exposed", ssh=Ssh(files=(hostile,)))
+    assert (verdict.measured, verdict.expected) == ("mode 0644", "mode 0600")
+    assert "chmod go-rwx -- '/home/ana/.ssh/id $(id)'" in remedy_text(verdict)
+    assert verdict.fixes[0].steps[0].kind == "command"

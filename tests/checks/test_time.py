@@ -1,0 +1,102 @@
+"""Checks of the clock."""
+
+import pytest
+from ddp_doctor.facts import Clock, Launch, Os, Reason
+from ddp_doctor.policy import Policy
+from judging import judged, outcome, remedy_text
+
+TWO = Policy(nnodes=2)
+UNREAD = {"offset_s": Reason("not-applicable", "no synchroniser"), "synchronised": Reason("not-applicable", "host")}
+
+
+@pytest.mark.parametrize(
+    ("name", "clock", "expected"),
+    [
+        ("chrony", Clock("chronyd", True, 0.0001), "passed"),
+        ("hypervisor's agent keeps it", Clock("", True), "passed"),
+        ("chrony without a source", Clock("chronyd", False), "failed"),
+        ("nothing", Clock("", False), "failed"),
+        ("container on a host without rtcsync", Clock("host", False), "skipped"),
+        ("guest", Clock("host", None, unread=UNREAD), "skipped"),
+        ("container", Clock("host", True), "passed"),
+        ("unread", Clock(None, False, unread={"synchroniser": Reason("crashed", "-")}), "skipped"),
+        ("unsure", Clock("phc2sys", None, unread=UNREAD), "skipped"),
+    ],
+)
+def test_a_clock_that_the_host_keeps_is_no_fault(name, clock, expected):
+    assert outcome("time/not-synchronised", TWO, time=clock) == expected
+
+
+def test_the_clock_matters_to_several_nodes():
+    severities = {
+        nnodes: [
+            (v.outcome.value, v.severity.value)
+            for v in judged("time/not-synchronised", Policy(nnodes=nnodes), time=Clock("", False))
+        ]
+        for nnodes in (None, 1, 2)
+    }
+    assert severities == {None: [("failed", "note")], 1: [("skipped", "warning")], 2: [("failed", "warning")]}
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "large", "breaks"),
+    [
+        (0.0, "passed", "passed"),
+        (-0.9, "passed", "passed"),
+        (-1.5, "failed", "passed"),
+        (9.0, "failed", "passed"),
+        (-12.0, "failed", "failed"),
+    ],
+)
+def test_an_offset_is_judged_by_its_size(offset_s, large, breaks):
+    clock = Clock("chronyd", True, offset_s)
+    assert outcome("time/offset-too-large", TWO, time=clock) == large
+    assert outcome("time/offset-breaks-rendezvous", TWO, time=clock) == breaks
+
+
+def test_an_offset_that_nobody_tells_is_unsure():
+    assert outcome("time/offset-too-large", TWO, time=Clock("", False, unread=UNREAD)) == "skipped"
+
+
+@pytest.mark.parametrize(("rendezvous", "expected"), [("static", "skipped"), ("c10d", "failed"), (None, "failed")])
+def test_a_static_rendezvous_compares_no_clocks(rendezvous, expected):
+    launch = Launch(rendezvous=rendezvous)
+    assert outcome("time/offset-breaks-rendezvous", TWO, time=Clock("chronyd", True, 60.0), launch=launch) == expected
+
+
+@pytest.mark.parametrize(
+    ("os", "clock", "expected"),
+    [
+        (
+            Os(id="centos", like=("rhel",), container=""),
+            Clock("", False),
+            ["dnf install -y chrony", "systemctl enable --now chronyd"],
+        ),
+        (
+            Os(id="ubuntu", like=("debian",), container=""),
+            Clock("", False),
+            ["apt-get install -y chrony", "systemctl enable --now chrony"],
+        ),
+        (Os(id="sles", container=""), Clock("", False), ["zypper install -y chrony", "systemctl enable --now chronyd"]),
+        (Os(id="ubuntu", container=""), Clock("chronyd", False), ["chronyc -n sources"]),
+        (Os(id="ubuntu", container=""), Clock("systemd-timesyncd", False), ["timedatectl status"]),
+        (Os(id="ubuntu", container="docker"), Clock("", False), []),
+    ],
+)
+def test_a_synchroniser_is_installed_as_the_distribution_does(os, clock, expected):
+    (verdict,) = judged("time/not-synchronised", TWO, time=clock, os=os)
+    assert [step.text for remedy in verdict.fixes for step in remedy.steps if step.kind == "command"] == expected
+
+
+@pytest.mark.parametrize(
+    ("clock", "kind", "expected"),
+    [
+        (Clock("chronyd", True, 30.0), "", "chronyc makestep"),
+        (Clock("systemd-timesyncd", True, 30.0), "", "systemctl restart systemd-timesyncd"),
+        (Clock("chronyd", True, 30.0), "kubernetes", "synchronise the host"),
+    ],
+)
+def test_a_wrong_clock_is_stepped_by_its_keeper(clock, kind, expected):
+    (verdict,) = judged("time/offset-breaks-rendezvous", TWO, time=clock, os=Os(container=kind))
+    assert expected in remedy_text(verdict)
+    assert verdict.measured == "30 s off"
