@@ -83,13 +83,14 @@ def _models(gpus: Gpus) -> str:
 
 
 def _none(gpus: Gpus) -> str:
-    on_bus = f", {len(gpus.on_bus)} on the PCI bus" if gpus.on_bus else ""
-    return f"none usable{on_bus}" if on_bus or gpus.nvml_error else "none"
+    if gpus.on_bus:
+        return f"none usable, {len(gpus.on_bus)} on the PCI bus"
+    return "none" if gpus.on_bus is not None else "none usable"
 
 
 def _torch(torch: Torch) -> str:
     python = _joined((f"Python {torch.python_version}" if torch.python_version else "Python", torch.python), " ")
-    chosen = f" (by {torch.python_chosen_by})" if torch.python_chosen_by else ""
+    chosen = f" ({torch.python_chosen_by})" if torch.python_chosen_by else ""
     if not torch.installed:
         return f"{_unread(torch, 'installed') if torch.installed is None else 'not installed'}, {python}{chosen}"
     build = f"for CUDA {torch.cuda}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else None

@@ -112,7 +112,11 @@ def _torchrun(facts: NodeFacts) -> str:
     version = (int(found.group(1)), int(found.group(2))) if found else None
     if version and version < (1, 9):
         return f"{python} -m torch.distributed.launch"
-    by_name = torch is None or torch.python_chosen_by in (None, "PATH", "$VIRTUAL_ENV", "$CONDA_PREFIX")
+    by_name = (
+        torch is None
+        or not torch.installed
+        or torch.python_chosen_by in (None, "PATH", "$VIRTUAL_ENV", "$CONDA_PREFIX")
+    )
     return "torchrun" if by_name and (version is None or version >= (1, 10)) else f"{python} -m torch.distributed.run"
 
 

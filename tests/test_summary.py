@@ -278,7 +278,10 @@ def test_the_worst_finding_is_explained_first():
 def test_what_comes_from_facts_is_quoted():
     evil = "n1\nrm -rf ~; $(id)"
     first = facts(
-        evil, evil, launch=Launch(nnodes=2, node_rank=0, master_addr=evil), torch=Torch(evil, version="1.9.0")
+        evil,
+        evil,
+        launch=Launch(nnodes=2, node_rank=0, master_addr=evil),
+        torch=Torch(evil, installed=True, version="1.9.0"),
     )
     by_slurm = replace(first, launch=replace(first.launch, launcher="slurm"))
     for line in (*following(first), *following(first, facts("n2", ip="10.0.0.2")), *following(by_slurm)):
@@ -312,7 +315,7 @@ def test_header_of_a_full_node():
         "System": "Ubuntu 22.04.4 LTS, kernel 5.15.0, x86_64, in a container (docker), virtual machine (kvm)",
         "Machine": "2 x AMD EPYC 7763, 256 threads (64 usable), 512 GiB memory, limited to 64 GiB by its cgroup",
         "GPUs": "2 x NVIDIA A100, driver 535.104.05, which supports CUDA up to 12.2",
-        "PyTorch": "2.3.1+cu121, for CUDA 12.1, not imported, Python 3.10.12 /opt/py/bin/python3 (by PATH)",
+        "PyTorch": "2.3.1+cu121, for CUDA 12.1, not imported, Python 3.10.12 /opt/py/bin/python3 (PATH)",
         "Fabric": "6 x InfiniBand 200 Gb/s ACTIVE (mlx5_0, mlx5_1, mlx5_2, mlx5_3 and 2 more); enp3s0 10.0.0.1 at 1 Gb/s",
         "Taken": "over ssh, as root (uid 0), in job slurm 1234, profile standard, 2023-11-14 22:13 UTC, in 0.42 s",
     }
@@ -328,7 +331,7 @@ def test_header_says_why_something_is_not_known():
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [
-        (Gpus(gpus=(), on_bus=()), "none"),
+        (Gpus(gpus=(), on_bus=(), nvml_error="library not found"), "none"),
         (Gpus(gpus=(), on_bus=(PciGpu("0000:07:00.0", "0x20b0"),)), "none usable, 1 on the PCI bus"),
         (Gpus(unread={"gpus": Reason("absent", "no NVML")}), "not known: no NVML"),
         (Gpus(gpus=(Gpu(0, "A100"), Gpu(1, fault="GPU is lost"))), "1 x A100, 1 x GPU is lost"),
@@ -341,7 +344,7 @@ def test_header_of_gpus(gpus, words):
 @pytest.mark.parametrize(
     ("torch", "words"),
     [
-        (Torch("/usr/bin/python3", "3.8.2", "PATH", False), "not installed, Python 3.8.2 /usr/bin/python3 (by PATH)"),
+        (Torch("/usr/bin/python3", "3.8.2", "PATH", False), "not installed, Python 3.8.2 /usr/bin/python3 (PATH)"),
         (Torch("/p", "3.8.2", None, True, "2.1.0+cpu", "", ""), "2.1.0+cpu, CPU only, not imported, Python 3.8.2 /p"),
         (
             Torch("/p", "3.8.2", None, True, "2.1.0", "", "5.7", imported=False),

@@ -89,8 +89,9 @@ def step_words(step: Step) -> str:
     sentence = {"sentence": step.text, "file": f"Put this into {step.name}"}.get(step.kind, "")
     rights = {"user": "", "root": "as root"}.get(step.who, f"by the {step.who}")
     terms = ", ".join(filter(None, (rights, f"for {step.scope}" if step.scope else "")))
-    words = " ".join(filter(None, (sentence, f"({terms})" if terms else "")))
-    return f"{words}:" if words and step.kind != "sentence" else words
+    if not sentence:
+        return f"{terms[0].upper()}{terms[1:]}:" if terms else ""
+    return f"{sentence}{f' ({terms})' if terms else ''}{':' if step.kind == 'file' else ''}"
 
 
 def step_code(step: Step) -> str:

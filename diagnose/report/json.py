@@ -1,5 +1,6 @@
 """The report as one JSON document; ``schema.json`` beside this file is its JSON Schema."""
 
+import inspect
 import json
 import math
 from typing import Any, Dict
@@ -18,9 +19,18 @@ def render(report: Report, options: Options) -> str:
 
 
 def schema() -> Dict[str, Any]:
-    """The JSON Schema of the document, made from the types in ``model``."""
-    made = msgspec.json.schema(Report)
+    """The JSON Schema of the document, made from the types in ``model``; the same whatever msgspec and Python make it."""
+    made = _settled(msgspec.json.schema(Report))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ddp-doctor report", **made}
+
+
+def _settled(schema: Any) -> Any:
+    """Without what versions of msgspec and Python write differently: empty defaults, indentation of docstrings."""
+    if isinstance(schema, list):
+        return [_settled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return inspect.cleandoc(schema) if isinstance(schema, str) else schema
+    return {key: _settled(each) for key, each in schema.items() if not (key == "default" and each in ({}, []))}
 
 
 def _writable(value: Any) -> Any:

@@ -25,8 +25,10 @@ def render(report: Report, options: Options) -> str:
     for node in (*report.nodes, *over_all):
         root.append(_suite(node, by_node.get(node.name, []), options))
     _count(root, root.iter("testcase"))
-    xml.indent(root) if hasattr(xml, "indent") else None  # Python 3.9
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n"
+    for element in root.iter():
+        element.text = element.text or ("\n" if len(element) else None)
+        element.tail = "\n"
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + xml.tostring(root, encoding="unicode")
 
 
 def _suite(node: Node, verdicts: List[Verdict], options: Options) -> xml.Element:

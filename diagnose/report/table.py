@@ -187,11 +187,14 @@ def _passed(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
         return
     for area in dict.fromkeys(finding.area for finding in passed):
         group = [finding for finding in passed if finding.area == area]
-        measured = dict.fromkeys(
-            f"{f.verdict.subject} {f.verdict.measured}".strip() for f in group if f.verdict.measured
-        )
+        measured = dict.fromkeys(_measured(finding) for finding in group if finding.verdict.measured)
         text = f"  {area:<10} {len(findings.checks(group)):>2}  {'; '.join(measured)}"
         yield page.clipped(escape.terminal(text).rstrip())
+
+
+def _measured(finding: Finding) -> str:
+    verdict = finding.verdict
+    return verdict.measured if verdict.subject in verdict.measured else f"{verdict.subject} {verdict.measured}"
 
 
 def _pass_words(finding: Finding, report: Report) -> str:

@@ -90,7 +90,7 @@ NODE = model.Node(
     summary={
         "System": "Ubuntu 22.04.4 LTS, kernel 5.15.0-105-generic, x86_64",
         "GPUs": "8 x NVIDIA A100-SXM4-80GB, driver 535.104.05, which supports CUDA up to 12.2",
-        "PyTorch": "2.3.1+cu121, for CUDA 12.1, NCCL 2.20.5, Python 3.10.12 /usr/bin/python3 (by PATH)",
+        "PyTorch": "2.3.1+cu121, for CUDA 12.1, NCCL 2.20.5, Python 3.10.12 /usr/bin/python3 (PATH)",
     },
     left_behind=("pid 4242 (reading disk)",),
 )
