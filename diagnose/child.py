@@ -5,6 +5,7 @@ thread would take the doctor with it. A child is forked (so it needs no argument
 through a pipe, and is ended with everything that it started when its time is over.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -19,8 +20,10 @@ ANSWER_LIMIT_BYTES = 64 * 2**20
 GRACE_S = 0.3
 """Time between the request to end and SIGKILL."""
 
+_ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM})
 _groups: Set[int] = set()
 """Process groups that this process started and must end before it ends itself."""
+_owner = os.getpid()
 
 
 @dataclass
@@ -50,15 +53,38 @@ class Child:
 def start(name: str, work: Callable[[], Any], limit_s: float) -> Child:
     """Fork a child that runs ``work`` and answers with its JSON; it ends by itself soon after ``limit_s``."""
     read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read_end)
-        _be_child(work, write_end, limit_s)
-    os.close(write_end)
-    with contextlib.suppress(OSError):  # the child does the same: whoever comes first
-        os.setpgid(pid, pid)
-    _groups.add(pid)
+    with signals_held():
+        pid = os.fork()
+        if pid == 0:
+            os.close(read_end)
+            _be_child(work, write_end, limit_s)
+        os.close(write_end)
+        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+            os.setpgid(pid, pid)
+        _groups.add(pid)
     return Child(name, pid, read_end, time.monotonic() + limit_s, limit_s)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C and a request to end wait while a process is started and noted: between the two nobody would end it.
+
+    Yields a function that lets them come before the block is left.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        yield release
+    finally:
+        release()
+
+
+def signals_let_come() -> None:
+    """In a new process: undo what ``signals_held`` of its parent left to it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
 
 
 def _be_child(work: Callable[[], Any], pipe: int, limit_s: float) -> None:
@@ -91,6 +117,7 @@ def _cut_loose(limit_s: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_with_groups)
+    signals_let_come()
     signal.setitimer(signal.ITIMER_REAL, limit_s + 2 * GRACE_S + 1)
 
 
@@ -104,6 +131,13 @@ def end_groups() -> None:
     for group in list(_groups):
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+
+
+@atexit.register
+def _end_own_groups() -> None:
+    """A process that ends in whatever way leaves none behind; one forked from it by others has none of its own."""
+    if os.getpid() == _owner:
+        end_groups()
 
 
 @contextlib.contextmanager

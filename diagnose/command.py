@@ -24,24 +24,19 @@ def run(name: str, argv: Sequence[str], limit_s: float, stdin: str) -> Dict[str,
     Raises OSError when it cannot be started, Unreadable (timed-out, crashed) when it does not end or says too much.
     """
     deadline = time.monotonic() + limit_s
-    process = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C", "LANG": "C"},
-        preexec_fn=lambda: _own_group(limit_s),
-    )
-    with child.watched_group(process.pid), _pipes_closed(process):
-        try:
-            heard = _exchange(process, stdin.encode(), deadline)
-            status = child.reap(process.pid, deadline - time.monotonic())
-        except BaseException:
-            _kill(process)
-            raise
-        if status is None:
-            _kill(process)
-            raise Unreadable(Reason("timed-out", f"{name}: timed out after {limit_s:g} s"))
+    with child.signals_held() as release:
+        process = _start(argv, limit_s)
+        with child.watched_group(process.pid), _pipes_closed(process):
+            try:
+                release()
+                heard = _exchange(process, stdin.encode(), deadline)
+                status = child.reap(process.pid, deadline - time.monotonic())
+            except BaseException:
+                _kill(process)
+                raise
+            if status is None:
+                _kill(process)
+                raise Unreadable(Reason("timed-out", f"{name}: timed out after {limit_s:g} s"))
     process.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     out, err = (heard[kind].decode("utf-8", "backslashreplace") for kind in ("stdout", "stderr"))
     if sum(map(len, heard.values())) > OUTPUT_LIMIT_BYTES:
@@ -49,10 +44,22 @@ def run(name: str, argv: Sequence[str], limit_s: float, stdin: str) -> Dict[str,
     return {"status": process.returncode, "stdout": out, "stderr": err}
 
 
+def _start(argv: Sequence[str], limit_s: float) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C", "LANG": "C"},
+        preexec_fn=lambda: _own_group(limit_s),
+    )
+
+
 def _own_group(limit_s: float) -> None:
     os.setpgid(0, 0)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(signum, signal.SIG_DFL)
+    child.signals_let_come()
     signal.setitimer(signal.ITIMER_REAL, limit_s + 1)  # survives exec: ends the command even if we are gone
 
 

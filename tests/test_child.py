@@ -152,3 +152,22 @@ def test_ctrl_c_ends_what_was_started(pipe: Tuple[int, int]) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert hear(reader) == b""
+
+
+def test_ctrl_c_while_a_child_is_being_started(pipe: Tuple[int, int]) -> None:
+    reader, writer = pipe
+    script = (
+        "import os, signal, sys\n"
+        "from ddp_doctor import child\n"
+        "setpgid = os.setpgid\n"
+        "def interrupted(pid, group):\n"
+        "    if pid: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    setpgid(pid, group)\n"
+        "os.setpgid = interrupted\n"
+        "try: child.call('x', signal.pause, 60)\n"
+        "except KeyboardInterrupt: sys.exit(130)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], pass_fds=[writer])
+    os.close(writer)
+    assert process.wait(10) == 130
+    assert hear(reader) == b""

@@ -147,3 +147,22 @@ def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert hear(reader) == b"x\n"
+
+
+def test_ctrl_c_while_a_command_is_being_started(tmp_path: Path) -> None:
+    path, reader = held_fifo(tmp_path)
+    script = (
+        "import os, signal, sys\n"
+        "from ddp_doctor import command\n"
+        "start = command._start\n"
+        "def interrupted(*args):\n"
+        "    process = start(*args)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return process\n"
+        "command._start = interrupted\n"
+        f"argv = ['sh', '-c', 'exec 3>{path}; sleep 1000 & sleep 1000']\n"
+        "try: command.run('x', argv, 60, '')\n"
+        "except KeyboardInterrupt: sys.exit(130)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=10).returncode == 130
+    assert hear(reader) == b""
