@@ -40,9 +40,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _nodes(report: Report) -> Iterator[str]:
     labels = list(dict.fromkeys(label for node in report.nodes for label in node.summary))
     names = [node.name if node.status == "examined" else f"{node.name} ({node.status})" for node in report.nodes]
-    if report.nodes:
-        rows = [[label, *(node.summary.get(label, "") for node in report.nodes)] for label in labels]
-        yield _table(["node", *map(safe, names)], rows)
+    values = [[node.summary.get(label, "") for label in labels] for node in report.nodes]
+    if len(names) == 1:
+        yield _table(["node", safe(names[0])], list(zip(labels, values[0])))
+    elif names:
+        yield _table(["node", *map(safe, labels)], [[name, *row] for name, row in zip(names, values)])
     for node in report.nodes:
         if node.left_behind:
             yield f"Left behind on {safe(node.name)}: {safe('; '.join(node.left_behind))}"
