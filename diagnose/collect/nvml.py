@@ -83,18 +83,27 @@ def _library_missing() -> Optional[str]:
 
 
 def _start(nvml: Any) -> Plain:
-    """Start NVML: its error, or what it says of the driver, with the number of GPUs."""
+    """Start NVML: its error, or what it says of the driver, with the number of GPUs. Runs in a child of its own."""
+    _die_with_parent()
     try:
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return {"error": words(nvml, error), "library": _try(nvml, _library_version)}
     return {
-        "driver": _try(nvml, lambda n: n.nvmlSystemGetDriverVersion()),
+        "driver": _try(nvml, lambda n: _text(n.nvmlSystemGetDriverVersion())),
         "library": _try(nvml, _library_version),
         "cuda": _try(nvml, lambda n: _cuda(n.nvmlSystemGetCudaDriverVersion())),
         "count": count,
     }
+
+
+def _die_with_parent() -> None:
+    """prctl(PR_SET_PDEATHSIG, SIGKILL): whoever is ended from above takes what hangs in a library with it."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
 
 
 def _try(nvml: Any, call: Callable[[Any], Any]) -> Any:
@@ -106,7 +115,7 @@ def _try(nvml: Any, call: Callable[[Any], Any]) -> Any:
 
 def _library_version(nvml: Any) -> str:
     """NVML writes CUDA's major version before the driver's: 12.535.104.05. It answers before it is started, too."""
-    version = str(nvml.nvmlSystemGetNVMLVersion())
+    version = _text(nvml.nvmlSystemGetNVMLVersion())
     return version.split(".", 1)[1] if version.count(".") > 1 else version
 
 
@@ -118,10 +127,14 @@ def _cuda(number: int) -> str:
 def words(nvml: Any, error: Any) -> str:
     """NVML's own words for an error; pynvml's where the library has none."""
     try:
-        text = nvml.nvmlErrorString(error.value)
-        return text.decode("ascii", "backslashreplace") if isinstance(text, bytes) else str(text)
+        return _text(nvml.nvmlErrorString(error.value))
     except (nvml.NVMLError, UnicodeDecodeError):
         return str(error)
+
+
+def _text(value: Any) -> str:
+    """pynvml before 11.510 answers bytes."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 # --------------------------------------------------------------------------- all GPUs
@@ -160,6 +173,7 @@ def _stuck(outcome: child.Outcome) -> str:
 
 def _started_gpu(nvml: Any, index: int) -> Plain:
     """Run in the GPU's own child: a started NVML does not survive a fork."""
+    _die_with_parent()
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -218,8 +232,7 @@ def _unread(gpu: Plain, names: Tuple[str, ...], kind: str, text: str) -> None:
 
 
 def _pci(nvml: Any, gpu: Any) -> str:
-    bus_id = nvml.nvmlDeviceGetPciInfo(gpu).busId
-    return address(bus_id.decode("ascii", "backslashreplace") if isinstance(bus_id, bytes) else str(bus_id))
+    return address(_text(nvml.nvmlDeviceGetPciInfo(gpu).busId))
 
 
 def _capability(nvml: Any, gpu: Any) -> str:
@@ -240,7 +253,8 @@ def _memory(nvml: Any, gpu: Any) -> Tuple[int, int, bool]:
 
 def _first(nvml: Any, names: Tuple[str, ...], *args: Any) -> Any:
     """Answer of the first of these calls that pynvml and the driver both have."""
-    for name in names[:-1]:
+    missing: Exception = AttributeError(f"pynvml has no {names[0]}")
+    for name in names:
         try:
             return getattr(nvml, name)(*args)
         except AttributeError:
@@ -248,7 +262,8 @@ def _first(nvml: Any, names: Tuple[str, ...], *args: Any) -> Any:
         except nvml.NVMLError as error:
             if error.value != FUNCTION_NOT_FOUND:
                 raise
-    return getattr(nvml, names[-1])(*args)
+            missing = error
+    raise missing
 
 
 def _throttle(nvml: Any, gpu: Any) -> List[str]:
@@ -286,8 +301,8 @@ def _processes(nvml: Any, gpu: Any) -> List[Plain]:
         versions = tuple(f"nvmlDeviceGet{name}RunningProcesses{v}" for v in ("_v3", "_v2"))
         try:
             processes = _first(nvml, versions, gpu)
-        except nvml.NVMLError as error:
-            if kind == "compute" or error.value in GONE:
+        except (nvml.NVMLError, AttributeError) as error:
+            if kind == "compute" or getattr(error, "value", None) in GONE:
                 raise
             continue  # graphics and MPS are not told everywhere
         found += [{"pid": p.pid, "used_bytes": p.usedGpuMemory, "kind": kind} for p in processes]
@@ -298,10 +313,10 @@ VITAL = ("name", "uuid", "memory_total_bytes")
 
 READINGS: Tuple[Tuple[Tuple[str, ...], Callable[[Any, Any], Any]], ...] = (
     (("pci",), _pci),
-    (("uuid",), lambda n, g: n.nvmlDeviceGetUUID(g)),
-    (("name",), lambda n, g: n.nvmlDeviceGetName(g)),
+    (("uuid",), lambda n, g: _text(n.nvmlDeviceGetUUID(g))),
+    (("name",), lambda n, g: _text(n.nvmlDeviceGetName(g))),
     (("memory_total_bytes", "memory_used_bytes", "memory_used_includes_reserve"), _memory),
-    (("serial",), lambda n, g: n.nvmlDeviceGetSerial(g)),
+    (("serial",), lambda n, g: _text(n.nvmlDeviceGetSerial(g))),
     (("compute_capability",), _capability),
     (("compute_mode",), lambda n, g: COMPUTE_MODES[n.nvmlDeviceGetComputeMode(g)]),
     (("mig",), lambda n, g: "enabled" if n.nvmlDeviceGetMigMode(g)[0] else "disabled"),

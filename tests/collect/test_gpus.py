@@ -1,7 +1,10 @@
 """The gpus section: real pynvml over the fake driver library, nvidia-smi's XML, and the kernel's trees."""
 
 import os
+import select
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,7 @@ def test_what_a_device_does_not_support_and_what_fails_stay_apart(node, fake_nvm
         "0:nvmlDeviceGetPowerUsage": "!999",
         "0:nvmlDeviceGetEccMode": "!4",
         "0:nvmlDeviceGetComputeMode": "17",
+        "0:nvmlDeviceGetUUID": "\udcff\udcfe",
         "0:nvmlDeviceGetMemoryInfo_v2": "!3",
         "0:nvmlDeviceGetMemoryInfo": "!3",
     }
@@ -161,7 +165,7 @@ def test_what_a_device_does_not_support_and_what_fails_stay_apart(node, fake_nvm
     }
     assert gpu.unread["power_w"] == Reason("unreadable", "NVML: Unknown Error")
     assert gpu.unread["ecc_mode"] == Reason("no-rights", "NVML: Insufficient Permissions")
-    assert gpu.unread["compute_mode"].kind == "unreadable"
+    assert gpu.unread["compute_mode"].kind == gpu.unread["uuid"].kind == "unreadable"
     assert gpu.fault is None
     assert gpu.name == "NVIDIA A100-SXM4-80GB"
 
@@ -242,14 +246,31 @@ def test_a_gpu_that_never_answers_is_given_up_and_named(node, fake_nvml, impatie
     assert no_silent_gap(found[5])
 
 
-def test_nvml_that_never_starts_leaves_the_kernel_s_word(node, fake_nvml, impatient):
-    fake_nvml.install(fake_nvml.healthy(8), {"nvmlInitWithFlags": "hang"})
+@pytest.mark.parametrize(("how", "kind"), [("hang", "timed-out"), ("crash", "crashed")])
+def test_nvml_that_never_starts_leaves_the_kernel_s_word(node, fake_nvml, impatient, how, kind):
+    fake_nvml.install(fake_nvml.healthy(8), {"nvmlInitWithFlags": how})
     found = read(node)
     assert (found.source, found.driver, found.nvml_error) == ("proc", "535.104.05", None)
-    assert found.unread["nvml_error"].kind == "timed-out"
+    assert found.unread["nvml_error"].kind == found.unread["cuda"].kind == kind
     assert [gpu.pci for gpu in found.gpus][:2] == ["0000:07:00.0", "0000:0f:00.0"]
     assert found.gpus[0].name == "NVIDIA A100-SXM4-80GB"
-    assert found.gpus[0].unread["memory_total_bytes"].kind == "timed-out"
+    assert found.gpus[0].unread["memory_total_bytes"].kind == kind
+
+
+def test_a_section_that_is_given_up_leaves_no_process(fake_nvml):
+    """Every descendant holds the pipe's write end: it reads as ended when the last of them is gone."""
+    fake_nvml.install(fake_nvml.healthy(2), {"1:nvmlDeviceGetName": "hang"})
+    script = (
+        "from ddp_doctor import collect, ask, host\n"
+        "print(collect.gather(host.Host(), ask.Ask(), 1.0, ('gpus',))['reasons']['gpus']['kind'])"
+    )
+    ours, theirs = os.pipe()
+    env = {**os.environ, **fake_nvml.env}
+    ran = subprocess.run([sys.executable, "-c", script], env=env, pass_fds=[theirs], capture_output=True, check=True)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        assert select.select([pipe], [], [], 5.0)[0] == [pipe]
+    assert ran.stdout == b"timed-out\n"
 
 
 @pytest.mark.parametrize(
@@ -359,6 +380,17 @@ def test_nvidia_smi_answers_where_nvml_s_library_is_not_found(node, no_library, 
     assert (good.fault, lost.fault, lost.memory_total_bytes) == (None, "GPU is lost", 32510 * MIB)
     assert no_silent_gap(good)
     assert no_silent_gap(lost)
+
+
+def test_nvidia_smi_answers_where_pynvml_is_not_installed(node, monkeypatch, tmp_path, fake_nvml):
+    fake_nvml.install(fake_nvml.healthy(2))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (tmp_path / "old.xml").write_text(OLD)
+    nvidia_smi_here(monkeypatch, tmp_path, f"cat {tmp_path}/old.xml")
+    found = read(node)
+    assert (found.source, len(found.gpus), found.nvml_error) == ("nvidia-smi", 2, None)
+    assert found.unread["nvml_error"].kind == "absent"
+    assert "nvidia-ml-py" in found.unread["nvml_error"].text
 
 
 @pytest.mark.parametrize(

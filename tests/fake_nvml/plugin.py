@@ -47,7 +47,8 @@ class FakeNvml:
         for description in descriptions:
             said.update(description)
         path = self.folder / "description"
-        path.write_text("".join(f"{name} {value}\n" for name, value in said.items()))
+        text = "".join(f"{name} {value}\n" for name, value in said.items())
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
         self.env = {"FAKE_NVML": str(path), "LD_LIBRARY_PATH": str(library.parent)}
         self.monkeypatch.setenv("FAKE_NVML", str(path))
         self.uninstall()
