@@ -157,10 +157,11 @@ def test_ctrl_c_while_a_command_is_being_started(tmp_path: Path) -> None:
         "start = command._start\n"
         "def interrupted(*args):\n"
         "    process = start(*args)\n"
+        f"    assert os.read(os.open({path!r}, os.O_RDONLY), 1) == b'x'\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return process\n"
         "command._start = interrupted\n"
-        f"argv = ['sh', '-c', 'exec 3>{path}; sleep 1000 & sleep 1000']\n"
+        f"argv = ['sh', '-c', 'exec 3>{path}; printf x >&3; sleep 1000 & sleep 1000']\n"
         "try: command.run('x', argv, 60, '')\n"
         "except KeyboardInterrupt: sys.exit(130)\n"
     )
