@@ -191,7 +191,8 @@ def master_unset(launch: Launch) -> Iterator[Reading]:
     """
     sources = launch.sources or {}
     ready_made = sources.get("rank") == "RANK" and sources.get("world_size") == "WORLD_SIZE"
-    if launch.rendezvous == "static" or (ready_made and launch.rendezvous is None):
+    asked = launch.rendezvous == "static" or (ready_made and launch.rendezvous is None)
+    if asked and not any(name.endswith("MASTER_ADDR") for name in launch.malformed or {}):
         yield Reading(
             ok=bool(launch.master_addr),
             measured=f"MASTER_ADDR {launch.master_addr or 'is not set'}",

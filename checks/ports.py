@@ -17,7 +17,7 @@ def master_port_taken(launch: Launch, network: Network) -> Iterator[Reading]:
     See: https://github.com/pytorch/pytorch/issues/73320
         https://docs.pytorch.org/docs/stable/distributed.html
     """
-    if launch.rank is None:
+    if not _inside_job(launch):
         yield from _listeners(launch, network, "the master cannot open its port")
 
 
@@ -29,8 +29,13 @@ def master_port_in_use(launch: Launch, network: Network) -> Iterator[Reading]:
         is not of this job, the ranks meet a stranger or each other's job.
     See: https://github.com/pytorch/pytorch/issues/73320
     """
-    if launch.rank is not None:
+    if _inside_job(launch):
         yield from _listeners(launch, network, "this should be this job's own store or torchrun agent: check the owner")
+
+
+def _inside_job(launch: Launch) -> bool:
+    """Is this a rank of a running job? A scheduler's task numbers say so only of its own step."""
+    return launch.rank is not None and (launch.sources or {}).get("rank", "RANK") == "RANK"
 
 
 def _listeners(launch: Launch, network: Network, message: str) -> Iterator[Reading]:

@@ -1,0 +1,42 @@
+"""What several fixes ask about the node's network."""
+
+import re
+import shlex
+from typing import List, Optional
+
+from ddp_doctor import nccl
+from ddp_doctor.facts import Env, Interface, Network, Torch
+
+NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+NCCL_NETWORK = (
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html"
+)
+TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
+
+
+def good_interfaces(network: Optional[Network]) -> List[Interface]:
+    """Interfaces that lead to other nodes, the one to the master or to the default gateway first, then the fastest."""
+    found = [i for i in (network.interfaces if network else None) or () if nccl.reaches_others(i)]
+    routes = (network.master_route, network.default_route) if network else ()
+    used = [route.interface for route in routes if route is not None and route.interface]
+    first = {name: place for place, name in reversed(list(enumerate(used)))}
+    return sorted(found, key=lambda i: (first.get(i.name, len(used)), -(nccl.wire_speed_gbit_s(i) or 0)))
+
+
+def best_endpoint(network: Optional[Network], env: Optional[Env], torch: Optional[Torch]) -> Optional[nccl.Endpoint]:
+    """The interface and address by which the others should reach this node: NCCL's own where that is good."""
+    chosen = nccl.sockets((network.interfaces if network else None) or (), env, nccl.version_of(torch)).endpoints
+    others = (
+        nccl.Endpoint(interface, address)
+        for interface in good_interfaces(network)
+        for address in interface.addresses or ()
+        if not nccl.is_link_local(address.ip)
+    )
+    if chosen and nccl.reaches_others(chosen[0].interface):
+        return chosen[0]
+    return next(others, None)
+
+
+def plain(name: Optional[str]) -> str:
+    """A host or interface name for a command line; "" for a text that is none."""
+    return shlex.quote(name) if name and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]*", name) else ""

@@ -1,0 +1,275 @@
+"""Remedies for names, interfaces and firewalls."""
+
+import re
+import shlex
+from typing import Iterator, List, Optional
+
+from ddp_doctor import nccl
+from ddp_doctor.collect.master import DEFAULT_PORT
+from ddp_doctor.facts import Env, Launch, Network, Os, Torch
+from ddp_doctor.fixes._net import (
+    NCCL_ENV,
+    NCCL_NETWORK,
+    TORCHRUN,
+    best_endpoint,
+    good_interfaces,
+    plain,
+)
+from ddp_doctor.fixes._node import engine_of
+from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, unset
+
+DEBIAN_HOSTS = "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution"
+
+
+# --------------------------------------------------------------------------- the own host name
+
+
+def own_name_unresolved(
+    network: Network, env: Optional[Env] = None, os: Optional[Os] = None, torch: Optional[Torch] = None
+) -> Iterator[Remedy]:
+    """Give the name an address, or pass addresses explicitly."""
+    yield from _own_name(network, env, os, torch)
+
+
+def own_name_is_loopback(
+    network: Network, env: Optional[Env] = None, os: Optional[Os] = None, torch: Optional[Torch] = None
+) -> Iterator[Remedy]:
+    """Give the name the address that the others reach, or pass addresses explicitly."""
+    yield from _own_name(network, env, os, torch)
+
+
+def own_name_is_elsewhere(
+    network: Network, env: Optional[Env] = None, os: Optional[Os] = None, torch: Optional[Torch] = None
+) -> Iterator[Remedy]:
+    """Give the name this node's own address, or pass addresses explicitly."""
+    yield from _own_name(network, env, os, torch)
+
+
+def own_name_useless_to_peers(
+    network: Network, env: Optional[Env] = None, os: Optional[Os] = None, torch: Optional[Torch] = None
+) -> Iterator[Remedy]:
+    """Pass addresses explicitly, or give the name the right address."""
+    yield from reversed(list(_own_name(network, env, os, torch)))
+
+
+def _own_name(network: Network, env: Optional[Env], os: Optional[Os], torch: Optional[Torch]) -> Iterator[Remedy]:
+    endpoint = best_endpoint(network, env, torch)
+    if endpoint is None:
+        text = "Bring the interface to the other nodes up first; then the host name can have its address."
+        yield Remedy("Give this node an address", (say(text, who="root"),))
+        return
+    ip, name = endpoint.address.ip, plain(network.hostname)
+    if engine_of(os) == "":
+        yield Remedy("Let the host name lead to the address that the others reach", tuple(_hosts(network, ip, name)))
+    steps = (
+        export("GLOO_SOCKET_IFNAME", endpoint.interface.name, scope="this job", see=TORCHRUN),
+        say(
+            f"Start torchrun with --local-addr {ip} on this node, and name the master by its address.",
+            scope="this job",
+            see=TORCHRUN,
+        ),
+    )
+    yield Remedy("Pass addresses explicitly (no rights needed)", steps)
+
+
+def _hosts(network: Network, ip: str, name: str) -> Iterator[Step]:
+    """Replace what /etc/hosts says of the own name; a line that serves other names too is left to a person."""
+    risk = "cloud-init writes the file anew at boot where manage_etc_hosts is on"
+    undo = "put /etc/hosts.before-ddp-doctor back"
+    wrong = [line for line in network.hosts_lines or () if line.split()[:1] != [ip]]
+    own = {network.hostname, network.fqdn, (network.hostname or "").split(".")[0]}
+    yield command("cp -p /etc/hosts /etc/hosts.before-ddp-doctor", who="root", scope="this node")
+    if wrong and all(line.split()[0] == "127.0.1.1" and set(line.split()[1:]) <= own for line in wrong):
+        delete = r"sed -i '/^[[:space:]]*127\.0\.1\.1[[:space:]]/d' /etc/hosts"
+        yield command(delete, who="root", scope="this node", undo=undo, see=DEBIAN_HOSTS)
+    else:
+        for line in wrong:
+            yield say(f"Take the own host name out of this line of /etc/hosts: {line.strip()!r}.", who="root")
+    names = f"{network.fqdn} {network.hostname}" if plain(network.fqdn) != name else f"{network.hostname}"
+    if name and all(plain(part) for part in names.split()):
+        line = shlex.quote(f"{ip} {names}")
+        yield command(
+            f"echo {line} >> /etc/hosts", who="root", scope="this node", risk=risk, undo=undo, see=DEBIAN_HOSTS
+        )
+    else:
+        yield say(f"Add a line with {ip} and the host name to /etc/hosts.", who="root", risk=risk)
+
+
+# --------------------------------------------------------------------------- interfaces
+
+
+def no_usable_interface(network: Network, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Bring one up."""
+    down = [i.name for i in network.interfaces or () if i.kind != "loopback" and not nccl.leads_nowhere(i)]
+    if engine_of(os) == "docker":
+        yield Remedy("Give the container the host's network", (_host_network(),))
+    steps: List[Step] = [command("ip -br link", scope="this node")]
+    steps += [
+        command(f"ip link set {plain(name)} up", who="root", scope="this node until reboot")
+        for name in down
+        if plain(name)
+    ]
+    steps.append(
+        say("Check the cable, the switch port and DHCP of the interface to the other nodes.", who="network admin")
+    )
+    yield Remedy("Bring the interface to the other nodes up and give it an address", tuple(steps))
+
+
+def loopback_chosen(network: Network, env: Env) -> Iterator[Remedy]:
+    """Name the interface."""
+    yield from _choose(network, env)
+
+
+def doubtful_interface(network: Network, env: Env) -> Iterator[Remedy]:
+    """Name the interface."""
+    yield from _choose(network, env)
+
+
+def slow_interface(network: Network, env: Env, finding: Verdict) -> Iterator[Remedy]:
+    """Use a faster one, or expect what it gives."""
+    yield from _faster(network, env, finding)
+    text = "Accumulate gradients over several steps, or compress them with a DDP communication hook, to send less."
+    see = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
+    yield Remedy("Live with it: this speed is normal for the wire", (say(text, scope="this job", see=see),))
+
+
+def interface_below_policy(network: Network, env: Env, finding: Verdict) -> Iterator[Remedy]:
+    """Use a faster one, or find out why the link is slow."""
+    yield from _faster(network, env, finding)
+    name = plain(finding.subject)
+    steps = (command(f"ethtool {name}", who="root", scope="this node"),) if name else ()
+    text = "Compare the speed with what cable, transceiver and switch port should give; a bad cable negotiates down."
+    yield Remedy("Find out why the link is slow", (*steps, say(text, who="network admin")))
+
+
+def _faster(network: Network, env: Env, finding: Verdict) -> Iterator[Remedy]:
+    if "would be faster" in finding.measured:
+        rates = ((nccl.wire_speed_gbit_s(i) or 0, i.name) for i in good_interfaces(network))
+        yield _export(max(rates)[1], "Use the faster interface")
+
+
+def socket_interface_missing(network: Network, env: Env, finding: Verdict) -> Iterator[Remedy]:
+    """Remove the variable, or name an interface that is there."""
+    variable = finding.subject.split()[0] if finding.subject else "NCCL_SOCKET_IFNAME"
+    good = good_interfaces(network)
+    if variable == "GLOO_SOCKET_IFNAME":
+        if good:
+            text = "Gloo wants the exact name on each node: names differ between unlike machines."
+            steps = (export(variable, good[0].name, scope="this job"), say(text))
+            yield Remedy("Name an interface that is there", steps)
+        yield Remedy("Let Gloo take the address of the host name", (unset(variable, scope="this job"),))
+        return
+    yield Remedy("Let NCCL choose by itself", (_without(env, variable),))
+    if good:
+        yield _export(good[0].name, "Name an interface that is there")
+
+
+def _choose(network: Network, env: Env) -> Iterator[Remedy]:
+    good = good_interfaces(network)
+    if good:
+        yield _export(good[0].name, "Name the interface that leads to the other nodes")
+    if env.get("NCCL_SOCKET_IFNAME"):
+        yield Remedy("Let NCCL choose by itself", (_without(env, "NCCL_SOCKET_IFNAME"),))
+
+
+def _export(name: str, title: str) -> Remedy:
+    text = "Where interfaces have different names, one list serves all nodes: NCCL_SOCKET_IFNAME==enp3s0,eno1."
+    see = f"{NCCL_ENV}#nccl-socket-ifname"
+    return Remedy(title, (export("NCCL_SOCKET_IFNAME", f"={name}", scope="this job", see=see), say(text, see=see)))
+
+
+def _without(env: Env, name: str) -> Step:
+    """Take a variable away where it is set: in the environment, or in a file."""
+    source = next((v.source for v in env.variables or () if v.name == name), "environment")
+    if source == "environment":
+        return unset(name, scope="this job", see=NCCL_ENV)
+    return say(
+        f"Remove {name} from {source}.",
+        who="root" if source.startswith("/etc") else "user",
+        scope="this node",
+        see=NCCL_ENV,
+    )
+
+
+def address_behind_nat(os: Os) -> Iterator[Remedy]:
+    """Use the host's network."""
+    if os.virtualisation == "wsl" and not os.container:
+        text = (
+            "Set networkingMode=mirrored in the section [wsl2] of %UserProfile%\\.wslconfig, then run wsl --shutdown."
+        )
+        see = "https://learn.microsoft.com/en-us/windows/wsl/networking#mirrored-mode-networking"
+        yield Remedy("Give WSL the addresses of Windows", (say(text, who="user", scope="this node", see=see),))
+    else:
+        yield Remedy("Give the container the host's network", (_host_network(),))
+
+
+def _host_network() -> Step:
+    see = "https://docs.docker.com/engine/network/drivers/host/"
+    return say(
+        "Start the container with --network=host (docker and podman take the same option).", scope="this job", see=see
+    )
+
+
+# --------------------------------------------------------------------------- the master and firewalls
+
+
+def master_name_unresolved(launch: Launch, env: Optional[Env] = None) -> Iterator[Remedy]:
+    """Use the address."""
+    if re.search(r"[\[\],\s]", launch.master_addr or ""):
+        text = 'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+        see = "https://slurm.schedmd.com/scontrol.html"
+        yield Remedy("Expand Slurm's list and take its first node", (command(text, scope="this job", see=see),))
+    text = "Set MASTER_ADDR (or --master-addr) to the first node's IP address, the same on every node."
+    yield Remedy("Name the master by its address", (say(text, scope="this job", see=TORCHRUN),))
+    text = "Add the master's name to DNS, or to /etc/hosts of every node."
+    yield Remedy("Make the name known", (say(text, who="cluster admin", scope="all nodes"),))
+
+
+def firewall_closed(
+    network: Network,
+    finding: Verdict,
+    env: Optional[Env] = None,
+    torch: Optional[Torch] = None,
+    launch: Optional[Launch] = None,
+) -> Iterator[Remedy]:
+    """Trust the nodes' subnet, or narrow the range of ports and open it."""
+    endpoint = best_endpoint(network, env, torch)
+    subnet = nccl.network_of(endpoint.address) if endpoint else None
+    ufw = finding.subject == "ufw"
+    if subnet is not None:
+        yield Remedy("Trust the subnet of the nodes, on every node", tuple(_trust(str(subnet), ufw)))
+    yield Remedy("Or narrow the range of ports and open it, on every node", tuple(_open_range(network, launch, ufw)))
+
+
+def _trust(subnet: str, ufw: bool) -> Iterator[Step]:
+    risk = f"every host in {subnet} can then reach every port of this node"
+    if ufw:
+        see = "https://manpages.ubuntu.com/manpages/jammy/en/man8/ufw.8.html"
+        undo = f"ufw delete allow from {subnet}"
+        yield command(f"ufw allow from {subnet}", who="root", scope="this node", risk=risk, undo=undo, see=see)
+        return
+    see = "https://manpages.ubuntu.com/manpages/noble/man5/firewalld.zones.5.html"
+    rule = f"firewall-cmd --permanent --zone=trusted --add-source={subnet}"
+    undo = f"firewall-cmd --permanent --zone=trusted --remove-source={subnet}; firewall-cmd --reload"
+    yield command(rule, who="root", scope="this node", risk=risk, undo=undo, see=see)
+    yield command("firewall-cmd --reload", who="root", scope="this node")
+
+
+def _open_range(network: Network, launch: Optional[Launch], ufw: bool) -> Iterator[Step]:
+    """Narrow the range to the example of NCCL's guide, and open it with the master's port, which stands outside it."""
+    master = launch.master_port if launch is not None and launch.master_port else DEFAULT_PORT
+    low, high = network.port_range or (32768, 60999)
+    yield command(
+        "sysctl -w net.ipv4.ip_local_port_range='50000 51000'",
+        who="root",
+        scope="this node until reboot",
+        risk="leaves 1001 ports for outgoing connections to one address",
+        undo=f"sysctl -w net.ipv4.ip_local_port_range='{low} {high}'",
+        see=NCCL_NETWORK,
+    )
+    if ufw:
+        yield command(f"ufw allow proto tcp to any port {master},50000:51000", who="root", scope="this node")
+        return
+    for ports in (master, "50000-51000"):
+        yield command(f"firewall-cmd --permanent --add-port={ports}/tcp", who="root", scope="this node")
+    yield command("firewall-cmd --reload", who="root", scope="this node")
