@@ -1,6 +1,7 @@
 """What goes with what: rules over the reference tables. Pure functions; None means "the tables do not say"."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Iterable, Optional, Tuple
 
 from ddp_doctor import tables
@@ -19,6 +20,7 @@ class Floor:
     probably: str = ""
 
 
+@lru_cache(maxsize=None)
 def driver_floor(cuda: str) -> Optional[Floor]:
     """The oldest driver that runs programs built with this CUDA version, without a forward-compatibility package.
 

@@ -234,6 +234,9 @@ def _default_mode(index: str, before: str) -> Step:
 
 
 def mig_against_policy(finding: Verdict, policy: Policy) -> Iterator[Remedy]:
+    if "unsupported" in finding.measured:
+        yield Remedy("Use another node", (say("This GPU cannot be divided.", who="cluster admin"),))
+        return
     index = shlex.quote(finding.subject.rpartition(" ")[2])
     on = int(policy.mig == "required")
     yield Remedy(
