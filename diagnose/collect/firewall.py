@@ -40,22 +40,24 @@ def firewalld(host: Host) -> Optional[Firewall]:
     if active is False:
         return Firewall("firewalld", active=False, unread=_all_unread("firewalld is not running"))
     default = optional(lambda: _default_zone(host), unread, "zone")
-    names = optional(lambda: _zone_names(host), unread, "zones") or ()
-    zones = tuple(_zone(host, name) for name in dict.fromkeys((default or _DEFAULT_ZONE, *names)))
+    names = optional(lambda: _zone_names(host), unread, "zones")
+    why = unread.get("zone") or unread.get("zones")
+    if why is not None:
+        return Firewall("firewalld", active=active, unread={**dict.fromkeys(_ZONE_FIELDS, why), **unread})
+    zones = tuple(_zone(host, name) for name in dict.fromkeys((default or _DEFAULT_ZONE, *(names or ()))))
     bound = optional(lambda: dict(host.ask("zones of connections", _connection_zones)), {}, "") or {}
     interfaces = {**bound, **{i: zone.name for zone in zones for i in zone.interfaces or ()}}
+    known = {zone.name for zone in zones}
+    zones += tuple(_zone(host, name) for name in dict.fromkeys(interfaces.values()) if name not in known)
     used = tuple(z for z in zones if z.name in (default, *interfaces.values()) or z.sources or z.trusted_sources)
-    first = zones[0] if default else Zone("")
-    for field in ("target", "open_ports"):
-        if getattr(first, field) is None:
-            unread[field] = first.unread.get(field) or unread.get("zone") or Reason("unreadable", "no default zone")
+    unread.update({field: why for field, why in zones[0].unread.items() if field in ("target", "open_ports")})
     return Firewall(
         "firewalld",
         active=active,
         zone=default,
         interfaces=interfaces,
-        target=first.target,
-        open_ports=first.open_ports,
+        target=zones[0].target,
+        open_ports=zones[0].open_ports,
         trusted_sources=tuple(dict.fromkeys(source for zone in used for source in zone.trusted_sources or ())),
         trusted_interfaces=tuple(i for i, name in interfaces.items() if _target(zones, name) == "ACCEPT"),
         zones=used,
@@ -63,9 +65,11 @@ def firewalld(host: Host) -> Optional[Firewall]:
     )
 
 
+_ZONE_FIELDS = ("zone", "interfaces", "target", "open_ports", "trusted_sources", "trusted_interfaces", "zones")
+
+
 def _all_unread(words: str) -> Unread:
-    fields = ("zone", "interfaces", "target", "open_ports", "trusted_sources", "trusted_interfaces", "zones")
-    return {field: Reason("not-applicable", words) for field in fields}
+    return dict.fromkeys(_ZONE_FIELDS, Reason("not-applicable", words))
 
 
 def _target(zones: Sequence[Zone], name: str) -> Optional[str]:
@@ -224,26 +228,21 @@ def ufw(host: Host) -> Optional[Firewall]:
     if active is False:
         return Firewall("ufw", active=False, unread=_all_unread("ufw is not enabled"))
     defaults = optional(lambda: host.read("/etc/default/ufw"), unread, "target")
-    rules = [optional(lambda f=f: host.read(f"/etc/ufw/{f}"), unread, "open_ports") for f in _UFW_RULES]  # type: ignore[misc]
-    known = any(text is not None for text in rules)
-    if known:
-        unread.pop("open_ports", None)
-    elif "open_ports" in unread:
+    rules = optional(lambda: host.read("/etc/ufw/user.rules"), unread, "open_ports")
+    rules_6 = optional(lambda: host.read("/etc/ufw/user6.rules"), {}, "open_ports")
+    if rules is None:
         unread["trusted_sources"] = unread["trusted_interfaces"] = unread["open_ports"]
-    ports, sources, interfaces = parse_ufw("\n".join(text or "" for text in rules))
+    ports, sources, interfaces = parse_ufw(f"{rules}\n{rules_6 or ''}")
     nothing = _all_unread("ufw has no zones")
     return Firewall(
         "ufw",
         active=active,
         target=None if defaults is None else parse_shell(defaults).get("DEFAULT_INPUT_POLICY", "DROP"),
-        open_ports=ports if known else None,
-        trusted_sources=sources if known else None,
-        trusted_interfaces=interfaces if known else None,
+        open_ports=None if rules is None else ports,
+        trusted_sources=None if rules is None else sources,
+        trusted_interfaces=None if rules is None else interfaces,
         unread={**{field: nothing[field] for field in ("zone", "interfaces", "zones")}, **unread},
     )
-
-
-_UFW_RULES = ("user.rules", "user6.rules")
 
 
 def parse_shell(text: str) -> Dict[str, str]:
