@@ -1,9 +1,12 @@
 """Checks of the operating system."""
 
+from pathlib import Path
+
 import pytest
+from ddp_doctor import config
 from ddp_doctor.facts import Os, Reason
 from ddp_doctor.policy import Policy
-from judging import judged, outcome, remedy_text
+from judging import judged, outcome, own_checks, remedy_text
 
 CENTOS8 = Policy(os_minimum={"centos": "8.2"}, os_recommended={"centos": "8.5"})
 ONLY_CENTOS = Policy(os_minimum={"centos": "8.2"}, os_only_named=True)
@@ -49,3 +52,10 @@ def test_a_distribution_that_nobody_named_is_told_what_is_accepted():
     (verdict,) = judged("os/below-minimum", ONLY_CENTOS, os=Os(id="ubuntu", version="22.04", pretty="Ubuntu 22.04"))
     assert verdict.expected == "one of centos >= 8.2"
     assert "vault.centos.org" not in remedy_text(verdict)
+
+
+def test_the_example_for_centos_8_says_the_same():
+    example = Path(__file__).parents[2] / "examples" / "centos8.toml"
+    loaded = config.load(str(example), own_checks().checks)
+    assert (loaded.policy.os_minimum, loaded.policy.os_recommended) == (CENTOS8.os_minimum, CENTOS8.os_recommended)
+    assert (loaded.policy.driver_minimum, loaded.policy.os_only_named) == ("450.80.02", False)
