@@ -96,10 +96,8 @@ def driver_library_mismatch(gpus: Gpus) -> Iterator[Reading]:
         version). NVML and CUDA refuse to talk across versions: "Driver/library version mismatch", CUDA error 803.
     See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
     """
-    if not gpus.kernel_module and not gpus.gpus and not gpus.nvml_error:
-        return
     mismatch = "mismatch" in (gpus.nvml_error or "").lower()
-    if mismatch or gpus.gpus is not None:
+    if mismatch or gpus.gpus:
         module, library = gpus.kernel_module or "of unknown version", gpus.library or "another version"
         yield Reading(
             ok=not mismatch,

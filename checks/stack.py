@@ -7,7 +7,7 @@ from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import is_gpu_node, is_jetson
 from ddp_doctor.compat import Floor
 from ddp_doctor.facts import Cuda, Gpus, Library, Os, Reason, Torch
-from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown
+from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import Policy
 from ddp_doctor.tables import TorchBuild
 from ddp_doctor.versions import at_least, minor
@@ -109,9 +109,10 @@ def cuda_not_available(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Ite
     See: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
         https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
     """
-    if not torch.cuda or not torch.imported or not is_gpu_node(gpus, os):
+    if not torch.cuda or not is_gpu_node(gpus, os) or not _imported(torch):
         return
-    available = known(torch.cuda_available, torch, "cuda_available")
+    died = torch.cuda_available is None and why_unknown(torch, "cuda_available").kind == "crashed"
+    available = False if died else known(torch.cuda_available, torch, "cuda_available")
     cause = decode.cuda_failure(torch.cuda_error, gpus.visible_devices, torch.cuda_init_code)
     said = torch.cuda_error or (
         f"cuInit returned {torch.cuda_init_code}" if torch.cuda_init_code else "CUDA said nothing"
@@ -122,6 +123,11 @@ def cuda_not_available(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Ite
         expected="torch.cuda.is_available() is True",
         message=f"torch cannot use the GPUs: {cause.says}",
     )
+
+
+def _imported(torch: Torch) -> bool:
+    """Was it imported, and did that work? NotKnown where nobody asked."""
+    return bool(torch.installed) and known(torch.imported, torch, "imported")
 
 
 def _shorter(text: str) -> str:
@@ -232,7 +238,7 @@ def newer_nccl_loaded(torch: Torch) -> Iterator[Reading]:
 
 def _loaded_nccl(torch: Torch) -> Optional[Tuple[str, str, str]]:
     """(path, version, version that torch was built for) of the libnccl in torch's process; None where it is built in."""
-    if not torch.cuda or not torch.imported:
+    if not torch.cuda or not _imported(torch):
         return None
     if torch.nccl_loaded is None and getattr(torch.unread.get("nccl_loaded"), "kind", "") == "not-applicable":
         return None
@@ -283,7 +289,7 @@ def distributed_not_built(torch: Torch, os: Optional[Os] = None) -> Iterator[Rea
     Why: Nothing of DistributedDataParallel works in it. Builds for small devices leave it out (USE_DISTRIBUTED=0).
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
-    if torch.imported and not is_jetson(os):
+    if not is_jetson(os) and _imported(torch):
         yield Reading(
             ok=known(torch.distributed, torch, "distributed"),
             measured=f"torch {torch.version}",
@@ -299,7 +305,7 @@ def nccl_not_available(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Ite
     Why: NCCL is the backend for GPUs: without it init_process_group("nccl") fails, and Gloo moves GPU data through the CPU.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
-    if torch.cuda and torch.imported and torch.distributed and is_gpu_node(gpus, os) and not is_jetson(os):
+    if torch.cuda and is_gpu_node(gpus, os) and not is_jetson(os) and _imported(torch) and torch.distributed:
         yield _backend(torch, "nccl")
 
 
@@ -311,7 +317,7 @@ def gloo_not_available(torch: Torch) -> Iterator[Reading]:
         use it beside NCCL, and a node without GPUs has nothing else.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
-    if torch.imported and torch.distributed:
+    if _imported(torch) and torch.distributed:
         yield _backend(torch, "gloo")
 
 

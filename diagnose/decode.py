@@ -37,7 +37,7 @@ _IMPORT_RULES: Sequence[_Rule] = (
     (r"static TLS block", "tls", "a library was loaded too late to get its place in thread-local memory (static TLS)"),
     (r"invalid ELF header|file too short|ELF file's phentsize", "damaged", "one of its files is damaged or cut short"),
     (r"failed to map segment|Cannot allocate memory|MemoryError", "memory", "its libraries could not be mapped: a memory limit, or a file system mounted noexec"),
-    (r"No module named '?torch\._C", "shadowed", "the folder called torch that Python found is not an installed torch"),
+    (r"No module named '?torch\._C|folder without __init__", "shadowed", "the folder called torch that Python found is not an installed torch"),
     (r"partially initialized module '?torch", "shadowed", "a file or folder called torch in the working directory hides the real one"),
     (r"No module named '?([\w.]+)", "module", "the Python package {1} that it needs is missing"),
     (r"Permission denied", "rights", "this user may not read all of its files"),
@@ -56,6 +56,7 @@ _CODE = r"(?:error|code|returned|result)\W{{0,3}}(?:{0})\b"
 """A number that stands for an error, not the line number of a source file."""
 
 _CUDA_RULES: Sequence[_Rule] = (
+    (r"interpreter died when asked", "died", "the interpreter crashed or hung when it asked CUDA"),
     (r"not compiled with CUDA", "cpu-build", "this torch was built without CUDA"),
     (r"driver on your system is too old", "driver", "the driver is too old for this CUDA build"),
     (r"found no NVIDIA driver|libcuda\.so(?:\.1)?: cannot open", "no-driver", "there is no NVIDIA driver that it could talk to"),

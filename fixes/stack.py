@@ -266,6 +266,8 @@ def _install(torch: Torch, gpus: Optional[Gpus], os: Optional[Os]) -> Tuple[Step
     """How to install a torch that runs here; the guide where the facts do not tell which one does."""
     if is_jetson(os):
         return (say("Install the torch that NVIDIA builds for this JetPack release: official wheels do not fit."),)
+    if gpus and gpus.gpus == () and gpus.on_bus == () and gpus.other_vendor == ():
+        return (_pip(torch, "install torch --index-url https://download.pytorch.org/whl/cpu"),)
     build = _newest(torch, gpus, os)
     if build:
         return (_pip(torch, compat.pip_line(build)[len("pip ") :]),)

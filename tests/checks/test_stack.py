@@ -153,6 +153,34 @@ def test_the_nccl_that_ld_preload_puts_first_is_known_without_an_import():
     assert outcome(check, torch=static(nccl_bundled=""), cuda=preloaded("2.15.5")) == "skipped"
 
 
+def test_what_only_the_import_tells_is_not_asked_in_a_quick_run():
+    for name in (
+        "cuda-not-available",
+        "older-nccl-loaded",
+        "nccl-not-available",
+        "gloo-not-available",
+        "torch-import-fails",
+    ):
+        (verdict,) = judged(f"stack/{name}", torch=static(), gpus=gpus(), os=UBUNTU)
+        assert (verdict.outcome.value, verdict.reason.kind) == ("skipped", "not-asked")
+
+
+def test_an_interpreter_that_dies_in_cuda_is_a_fault():
+    why = Reason("crashed", "the interpreter died when asked: ended by signal 11 (SIGSEGV)")
+    found = torch(cuda_available=None, cuda_error=why.text, unread={"cuda_available": why})
+    (verdict,) = judged("stack/cuda-not-available", torch=found, gpus=gpus(), os=UBUNTU)
+    assert verdict.outcome.value == "failed"
+    assert "crashed or hung" in verdict.message
+    assert outcome("stack/cuda-not-available", torch=found, gpus=NO_GPUS) == "skipped"
+
+
+def test_a_machine_without_gpus_is_offered_the_build_without_cuda():
+    bare = replace(NO_GPUS, other_vendor=())
+    assert "install torch --index-url https://download.pytorch.org/whl/cpu" in remedies(
+        "stack/torch-not-installed", torch=NOT_THERE, gpus=bare, os=UBUNTU
+    )
+
+
 def test_a_required_torch_is_an_error_without_gpus_too():
     policy = Policy(require=("torch",))
     assert outcome("stack/torch-missing-where-needed", policy, torch=NOT_THERE, gpus=NO_GPUS) == "failed"
