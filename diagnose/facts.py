@@ -592,7 +592,7 @@ class RdmaPort:
     lid: Optional[int] = None
     sm_lid: Optional[int] = None
     gids: Optional[Tuple[Gid, ...]] = None
-    """Rows that are not all zero."""
+    """Rows in use: neither all zero nor a link-local prefix without an interface id."""
     netdev: Optional[str] = None
     counters: Optional[Dict[str, int]] = None
     hw_counters: Optional[Dict[str, int]] = None

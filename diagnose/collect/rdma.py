@@ -12,7 +12,8 @@ from ddp_doctor.unreadable import Unreadable
 ROOT = "/sys/class/infiniband"
 _NODES = "/dev/infiniband"
 _PCI_DEVICES = "/sys/bus/pci/devices"
-_EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_EMPTY_GID = re.compile(r"(fe80|0000)(:0000){7}")
+"""A row that is not in use: all zero, or a link-local prefix without an interface id (NCCL's configuredGid())."""
 _NOT_COUNTERS = frozenset(("lifespan",))
 """hw_counters/lifespan is a setting: for how many milliseconds counters are cached (Documentation/ABI)."""
 
@@ -167,7 +168,7 @@ def _gids(host: Host, path: str) -> Tuple[Gid, ...]:
     """
     rows = sorted(int(row) for row in host.list(f"{path}/gids") if row.isdigit() and len(row) < 6)
     found = ((row, optional(lambda r=row: host.read(f"{path}/gids/{r}").strip(), {}, "gid")) for row in rows)  # type: ignore[misc]
-    return tuple(_gid(host, path, row, gid) for row, gid in found if gid and gid != _EMPTY_GID)
+    return tuple(_gid(host, path, row, gid) for row, gid in found if gid and not _EMPTY_GID.fullmatch(gid))
 
 
 def _gid(host: Host, path: str, row: int, gid: str) -> Gid:
