@@ -175,7 +175,8 @@ _warnings: List[str] = []
 
 def cuda_device_count(torch: Any) -> int:
     """GPUs that CUDA shows to this process."""
-    count = getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)
+    asked = getattr(torch._C, "_cuda_getDeviceCount", None)  # device_count() asks NVML
+    count = asked or torch.cuda.device_count
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return int(count())

@@ -38,7 +38,7 @@ of a file (GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY)."""
 _PATHS = re.compile(r"\w*(PATH|PREFIX|HOME|DIR|PRELOAD|FILE|MODULEFILES)|VIRTUAL_ENV|LD_\w+", re.ASCII)
 """Names whose values are paths, in which a long random-looking folder name is a store's hash, no secret."""
 
-_USERINFO = re.compile(r"(?<=://)[^\s,]{1,1024}@|^[^@/\s:]+:\S*@")
+_USERINFO = re.compile(r"(?<=://)[^\s,]{1,1024}@|^[^@/\s:]+:(?!//)\S*@")
 _PAIR = re.compile(
     r"((?:password|passwd|passphrase|pwd|token|secret|api_?key|access_?key|credential|signature|\bsig)[\w.-]{0,40}\s?[=:]\s?)"
     r"[^\s,;&|'\"]+",
@@ -53,10 +53,11 @@ _KNOWN_TOKEN = re.compile(
 """What issued tokens look like: GitHub, Hugging Face, npm, GitLab, OpenAI, Slack, AWS, Google, JSON web tokens."""
 
 _OPAQUE = re.compile(r"(?<![\w+=-])(?=[\w+=-]*[a-z])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[0-9])[\w+=-]{32,}", re.ASCII)
-"""Long runs of mixed letters and digits. 32: the shortest key in common use is 128 bits, 22 characters of base64, but
-job names of that length are read by people; GPU UUIDs are let through below."""
+"""Long runs of mixed letters and digits. 32 characters: 128 bits, the shortest key in use, are 22 characters of base64,
+but people give jobs names of that length."""
 
-_UUID = re.compile(r"(GPU|MIG|MIG-GPU)-[0-9a-fA-F-]{36}(/\d+/\d+)?$")
+_PLAIN = re.compile(r"(?:GPU|MIG|MIG-GPU)-[0-9a-fA-F-]{36}|0x[0-9a-fA-F]+")
+"""Long runs that are no secrets: GPU UUIDs and the processor masks of SLURM_CPU_BIND."""
 
 
 def variable(name: str, value: str) -> str:
@@ -64,7 +65,7 @@ def variable(name: str, value: str) -> str:
     if SECRET.search(name) and not _NOT_SECRET.fullmatch(name):
         return HIDDEN
     kept = text(value)
-    return kept if _PATHS.fullmatch(name) else _OPAQUE.sub(_unless_uuid, kept)
+    return kept if _PATHS.fullmatch(name) else _OPAQUE.sub(_unless_plain, kept)
 
 
 def text(value: str) -> str:
@@ -74,8 +75,8 @@ def text(value: str) -> str:
     return _KNOWN_TOKEN.sub(HIDDEN, kept)
 
 
-def _unless_uuid(found: "re.Match[str]") -> str:
-    return found.group() if _UUID.match(found.group()) else HIDDEN
+def _unless_plain(found: "re.Match[str]") -> str:
+    return found.group() if _PLAIN.fullmatch(found.group()) else HIDDEN
 
 
 def kept(name: str) -> bool:

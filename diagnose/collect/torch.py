@@ -370,7 +370,8 @@ def parse_answers(stdout: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
         if line.startswith(MARK):
             said = _json_object(line[len(MARK) :])
             answers.update((n, v) for n, v in said.items() if n in IMPORTED and _fits(v, IMPORTED[n]))
-            errors.update((str(n), str(text)) for n, text in dict(said.get("errors") or {}).items())
+            failed = said.get("errors")
+            errors.update((str(n), str(t)) for n, t in (failed.items() if isinstance(failed, dict) else ()))
     return answers, errors
 
 
