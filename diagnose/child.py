@@ -21,6 +21,13 @@ GRACE_S = 0.3
 """Time between the request to end and SIGKILL."""
 
 _ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM})
+MARGIN_S = 0.1
+"""What a child keeps of its time to tell that something within it did not answer."""
+
+_ends_at = float("inf")
+"""When this process's own time is over, on the monotonic clock."""
+_late = "timed-out"
+"""What it is called when something within this process is cut short by that."""
 _groups: Set[int] = set()
 """Process groups that this process started and must end before it ends itself."""
 _owner = os.getpid()
@@ -32,7 +39,7 @@ class Outcome:
 
     value: Any = None
     failure: Optional[str] = None
-    """timed-out, crashed or None."""
+    """timed-out, deadline, crashed or None."""
     text: str = ""
     left_pid: Optional[int] = None
     """Set when the kernel would not end it."""
@@ -47,22 +54,49 @@ class Child:
     pipe: int
     deadline: float
     limit_s: float
+    late: str
+    """What it is called when its time is over: timed-out, or deadline when the time was cut short."""
     answer: bytearray = field(default_factory=bytearray)
 
 
-def start(name: str, work: Callable[[], Any], limit_s: float) -> Child:
-    """Fork a child that runs ``work`` and answers with its JSON; it ends by itself soon after ``limit_s``."""
+def start(name: str, work: Callable[[], Any], limit_s: float, deadline_s: Optional[float] = None) -> Child:
+    """Fork a child that runs ``work`` and answers with its JSON; it ends by itself soon after ``limit_s``.
+
+    deadline_s: seconds after which the person will not wait any longer; cut short by it, a child is no fault of the node.
+    A child of a child gets no more time than lets its parent still answer: ``within``.
+    """
+    limit_s, late = within(limit_s)
+    if deadline_s is not None and deadline_s < limit_s:
+        limit_s, late = deadline_s, "deadline"
     read_end, write_end = os.pipe()
     with signals_held():
         pid = os.fork()
         if pid == 0:
             os.close(read_end)
-            _be_child(work, write_end, limit_s)
+            _be_child(work, write_end, limit_s, late)
         os.close(write_end)
         with contextlib.suppress(OSError):  # the child does the same: whoever comes first
             os.setpgid(pid, pid)
         _groups.add(pid)
-    return Child(name, pid, read_end, time.monotonic() + limit_s, limit_s)
+    return Child(name, pid, read_end, time.monotonic() + limit_s, limit_s, late)
+
+
+def within(limit_s: float) -> Tuple[float, str]:
+    """The time that something within this process gets, and what it is called when that is over.
+
+    ``limit_s``, or what is left of this process's own time less a margin, whichever is shorter.
+    """
+    left_s = max(0.0, _ends_at - time.monotonic() - MARGIN_S)
+    return (limit_s, "timed-out") if limit_s <= left_s else (left_s, _late)
+
+
+def too_late(late: str, limit_s: float) -> str:
+    """The sentence for a time that was over."""
+    return (
+        f"no answer before the deadline, after {limit_s:.3g} s"
+        if late == "deadline"
+        else f"timed out after {limit_s:.3g} s"
+    )
 
 
 @contextlib.contextmanager
@@ -87,11 +121,11 @@ def signals_let_come() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
 
 
-def _be_child(work: Callable[[], Any], pipe: int, limit_s: float) -> None:
+def _be_child(work: Callable[[], Any], pipe: int, limit_s: float, late: str) -> None:
     """Run ``work`` in the child and leave without the parent's clean-up. Never returns."""
     status = 1
     try:
-        _cut_loose(limit_s)
+        _cut_loose(limit_s, late)
         answer = {"value": work()}
         status = 0
     except BaseException as error:  # noqa: BLE001  the parent tells; a traceback on our stdio would reach a user
@@ -106,7 +140,7 @@ def _be_child(work: Callable[[], Any], pipe: int, limit_s: float) -> None:
     os._exit(status)
 
 
-def _cut_loose(limit_s: float) -> None:
+def _cut_loose(limit_s: float, late: str) -> None:
     """Own process group, none of our stdio, and an alarm that ends the process even if its parent is gone."""
     _groups.clear()
     with contextlib.suppress(OSError):
@@ -118,6 +152,8 @@ def _cut_loose(limit_s: float) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_with_groups)
     signals_let_come()
+    global _ends_at, _late
+    _ends_at, _late = time.monotonic() + limit_s, late
     signal.setitimer(signal.ITIMER_REAL, limit_s + 2 * GRACE_S + 1)
 
 
@@ -148,6 +184,11 @@ def watched_group(pid: int) -> Iterator[None]:
         yield
     finally:
         _groups.discard(pid)
+
+
+def abandon(children: Iterable[Child]) -> None:
+    """End children whose answers nobody waits for any more."""
+    _end_all(list(children))
 
 
 def finish(children: Iterable[Child], limit_bytes: int = ANSWER_LIMIT_BYTES) -> Iterator[Tuple[Child, Outcome]]:
@@ -182,7 +223,7 @@ def _collect(done: List[Child], late: List[Child], limit_bytes: int) -> Iterator
     lefts = _end_all(late)
     for child in late:
         left = child.pid if child.pid in lefts else None
-        yield child, Outcome(failure="timed-out", text=f"timed out after {child.limit_s:g} s", left_pid=left)
+        yield child, Outcome(failure=child.late, text=too_late(child.late, child.limit_s), left_pid=left)
 
 
 def _outcome(child: Child, limit_bytes: int) -> Outcome:

@@ -113,26 +113,56 @@ _printing = _options(
 @click.argument("files", nargs=-1)
 def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[str], **options: Any) -> int:
     """Examine this node: what would make a job fail, hang or crawl here, and what to change."""
-    from ddp_doctor import examine, registry
-
     if files and not facts_given:
-        raise click.UsageError(f"unexpected argument {files[0]!r}; facts files are given with --facts")
+        raise click.UsageError(f"unexpected argument {_printable(files[0])!r}; facts files are given with --facts")
     if facts_given and replay:
         raise click.UsageError("--facts and --replay exclude each other")
     writers = _writers(options)
-    loaded = registry.load()
     with _plain_errors():
-        config = _config(options, loaded)
-        checks = examine.selected(loaded, config)
+        config = _config(options)
         if facts_given:
-            nodes, saved = examine.read_saved((*facts_given, *files))
-            if saved and (nodes or len(saved) > 1):
-                raise click.UsageError("a saved report is printed alone; give facts files to judge several nodes")
-            report = saved[0] if saved else examine.report(nodes, checks, loaded, config)
+            report = _report_of_saved((*facts_given, *files), config)
         else:
-            facts = examine.this_node(_host(replay), _ask(options), config.policy.scope, options["deadline"])
-            report = examine.report([facts], checks, loaded, config)
-    return _print(report, writers, options)
+            report = _report_of_node(_host(replay), _ask(options), config, options["deadline"])
+    return _print(report, writers, options, config.fail_on)
+
+
+def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float]) -> Any:
+    """Examine one node; the checks are loaded while the node answers."""
+    from ddp_doctor.collect import Gathering
+    from ddp_doctor.scope import sections_in
+
+    with Gathering(host, ask, _time_for_collecting(deadline_s), sections_in(config.policy.scope)) as gathering:
+        from ddp_doctor import document, examine
+
+        checks, loaded = _checks(config)
+        facts = document.facts_from(gathering.document())
+    return examine.report([facts], checks, loaded, config)
+
+
+def _report_of_saved(paths: Tuple[str, ...], config: Any) -> Any:
+    """Judge collected facts, or take a saved report as it is."""
+    from ddp_doctor import examine
+
+    nodes, saved = examine.read_saved(paths)
+    if saved and (nodes or len(saved) > 1):
+        raise click.UsageError("a saved report is printed alone; give facts files to judge several nodes")
+    return saved[0] if saved else examine.report(nodes, *_checks(config), config)
+
+
+def _checks(config: Any) -> Tuple[Any, Any]:
+    """The checks that are wanted, and the registry that they are from."""
+    from ddp_doctor import config as configuration
+    from ddp_doctor import registry
+
+    loaded = registry.load()
+    configuration.refuse_unknown_checks(config, loaded.checks)
+    return registry.chosen(loaded, config.select, config.ignore), loaded
+
+
+def _time_for_collecting(deadline_s: Optional[float]) -> Optional[float]:
+    """What --deadline leaves when the time to judge and to print (some 0.3 s, see benchmarks/) is taken off."""
+    return None if deadline_s is None else max(0.1, deadline_s - 0.5)
 
 
 @cli.command()
@@ -154,7 +184,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
 
     with _plain_errors():
         host: Any = recording.open_recording(replay) if replay else recording.Recorder() if bundle else _host(None)
-        facts = collecting.gather(host, _ask(options), options["deadline"])
+        facts = collecting.gather(host, _ask(options), _time_for_collecting(options["deadline"]))
         entries = getattr(host, "entries", {})
         if anonymise:
             from ddp_doctor.anonymise import Anonymiser
@@ -164,7 +194,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
         if bundle:
             recording.write_bundle(entries, bundle)
         _write(output, json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n")
-    return 3 if any(reason["kind"] == "interrupted" for reason in facts["reasons"].values()) else 0
+    return 3 if any(reason["kind"] in ("interrupted", "deadline") for reason in facts["reasons"].values()) else 0
 
 
 @cli.command()
@@ -176,9 +206,7 @@ def checks(check_id: Optional[str], as_json: bool) -> int:
 
     loaded = registry.load()
     with _plain_errors():
-        found = registry.select(loaded, [check_id] if check_id else [])
-        if not found:
-            raise registry.UnknownCheck(check_id or "", list(loaded.checks))
+        found = registry.chosen(loaded, [check_id] if check_id else [], [])
     click.echo(
         reference.as_json(found) if as_json else reference.text(found, loaded, detailed=bool(check_id), width=_width())
     )
@@ -250,12 +278,12 @@ def _host(replay: Optional[str]) -> Any:
     return open_recording(replay) if replay else Host()
 
 
-def _config(options: Any, loaded: Any) -> Any:
+def _config(options: Any) -> Any:
     """The file's configuration, with the options over it."""
     from ddp_doctor import config as configuration
     from ddp_doctor.model import Severity
 
-    found = configuration.load(configuration.find(options["config"], os.getcwd()), loaded.checks)
+    found = configuration.load(configuration.find(options["config"], os.getcwd()))
     changes = {
         name: options[name]
         for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")
@@ -298,15 +326,19 @@ def _writers(options: Any) -> List[Tuple[str, str]]:
     return writers
 
 
-def _print(report: Any, writers: List[Tuple[str, str]], options: Any) -> int:
+def _print(report: Any, writers: List[Tuple[str, str]], options: Any, fail_on: Any) -> int:
     """Write every format; one that cannot be written does not keep the others."""
     from ddp_doctor import report as reports
 
     status = _status(report, options["exit_style"])
     for kind, path in writers:
-        terminal = path == "-" and sys.stdout.isatty()
+        on_terminal = path == "-" and sys.stdout.isatty()
         how = reports.Options(
-            width=_width(), colour=terminal and "NO_COLOR" not in os.environ, verbose=options["verbose"]
+            width=_width(),
+            colour=on_terminal and "NO_COLOR" not in os.environ,
+            verbose=options["verbose"],
+            encoding=(sys.stdout.encoding or "ascii") if path == "-" else "utf-8",
+            fail_on=fail_on,
         )
         try:
             _write(path, reports.render(kind, report, how))

@@ -21,8 +21,9 @@ _POLL_S = 0.02
 def run(name: str, argv: Sequence[str], limit_s: float, stdin: str) -> Dict[str, Any]:
     """Return status (negative: the signal), stdout and stderr of ``argv``.
 
-    Raises OSError when it cannot be started, Unreadable (timed-out, crashed) when it does not end or says too much.
+    Raises OSError when it cannot be started, Unreadable (timed-out, deadline, crashed) when it does not end or says too much.
     """
+    limit_s, late = child.within(limit_s)
     deadline = time.monotonic() + limit_s
     with child.signals_held() as release:
         process = _start(argv, limit_s)
@@ -36,7 +37,7 @@ def run(name: str, argv: Sequence[str], limit_s: float, stdin: str) -> Dict[str,
                 raise
             if status is None:
                 _kill(process)
-                raise Unreadable(Reason("timed-out", f"{name}: timed out after {limit_s:g} s"))
+                raise Unreadable(Reason(late, f"{name}: {child.too_late(late, limit_s)}"))
     process.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     out, err = (heard[kind].decode("utf-8", "backslashreplace") for kind in ("stdout", "stderr"))
     if sum(map(len, heard.values())) > OUTPUT_LIMIT_BYTES:

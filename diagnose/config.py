@@ -90,16 +90,14 @@ def _section(path: str) -> bool:
         return False
 
 
-def load(path: Optional[str], check_ids: Iterable[str]) -> Config:
-    """Read and validate a configuration file; the stock configuration when ``path`` is None. Raises BadConfig."""
+def load(path: Optional[str]) -> Config:
+    """Read a configuration file; the stock configuration when ``path`` is None. Raises BadConfig."""
     if path is None:
         return Config()
-    table, ids = _table(path), list(check_ids)
+    table = _table(path)
     _refuse_unknown(path, "", table, _KEYS)
     severity = _mapping(path, "severity", table.get("severity", {}))
-    for id in severity:
-        _refuse_unknown_check(path, "severity", id, ids)
-    waivers = tuple(_waiver(path, entry, ids) for entry in _list(path, "waiver", table.get("waiver", [])))
+    waivers = tuple(_waiver(path, entry) for entry in _list(path, "waiver", table.get("waiver", [])))
     return Config(
         policy=replace(_policy(path, _mapping(path, "policy", table.get("policy", {}))), waivers=waivers),
         severity={id: _severity(path, f"severity.{id}", value) for id, value in severity.items()},
@@ -134,9 +132,13 @@ def _refuse_unknown(path: str, place: str, table: Dict[str, Any], allowed: Itera
             raise BadConfig(f"{path}: unknown key {place + key!r}{_suggestion(key, allowed)}")
 
 
-def _refuse_unknown_check(path: str, place: str, id: str, ids: List[str]) -> None:
-    if id not in ids:
-        raise BadConfig(f"{path}: {place}: no check is called {id!r}{_suggestion(id, ids)}")
+def refuse_unknown_checks(config: Config, check_ids: Iterable[str]) -> None:
+    """Raise BadConfig for a severity or waiver of a check that does not exist."""
+    ids = list(check_ids)
+    named = [("severity", id) for id in config.severity] + [("waiver", w.check) for w in config.policy.waivers]
+    for place, id in named:
+        if id not in ids:
+            raise BadConfig(f"{config.source}: {place}: no check is called {id!r}{_suggestion(id, ids)}")
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
@@ -216,13 +218,12 @@ def _bytes(path: str, name: str, value: Any) -> int:
     return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
 
 
-def _waiver(path: str, entry: Any, ids: List[str]) -> Waiver:
+def _waiver(path: str, entry: Any) -> Waiver:
     entry = _mapping(path, "waiver", entry)
     _refuse_unknown(path, "waiver.", entry, ("check", "subject", "reason", "until"))
     for key in ("check", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
             raise BadConfig(f"{path}: waiver: {key!r} is missing; a waiver names its check and its reason")
-    _refuse_unknown_check(path, "waiver", entry["check"], ids)
     return Waiver(entry["check"], entry["reason"], str(entry.get("subject", "*")), _day(path, entry.get("until")))
 
 

@@ -1,49 +1,14 @@
 """Examining: from this node, from facts or from a recording to one report."""
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Iterable, Iterator, List, Optional, Tuple
+from typing import Iterable, Iterator, List, Tuple
 
-from ddp_doctor import __version__, collect, document, engine, registry, summary
-from ddp_doctor.ask import Ask
+from ddp_doctor import __version__, document, engine, summary
 from ddp_doctor.config import Config
-from ddp_doctor.facts import SECTIONS, NodeFacts, Reason
-from ddp_doctor.host import Host
+from ddp_doctor.facts import NodeFacts, Reason
 from ddp_doctor.model import REPORT_SCHEMA_VERSION, Report, Tool, Verdict
 from ddp_doctor.registry import Check, Registry
-
-OUT_OF_SCOPE = {
-    "node": ("limits", "env", "launch", "torch", "cuda", "ssh", "logins"),
-    "job": ("ssh", "logins"),
-    "user": (),
-}
-"""Sections that say nothing about what is judged: a prolog's limits and environment are root's, not the job's."""
-
-
-@dataclass(frozen=True)
-class Remarks:
-    """What the report says of the examination itself."""
-
-    lines: Tuple[str, ...] = ()
-    interrupted: bool = False
-
-
-def sections_in(scope: str) -> Tuple[str, ...]:
-    """The sections to collect for a scope: node, job or user."""
-    return tuple(name for name in SECTIONS if name not in OUT_OF_SCOPE[scope])
-
-
-def this_node(host: Host, ask: Ask, scope: str, deadline_s: Optional[float]) -> NodeFacts:
-    """Collect and read the facts behind ``host``."""
-    return document.facts_from(collect.gather(host, ask, deadline_s, sections_in(scope)))
-
-
-def in_scope(facts: NodeFacts, scope: str) -> NodeFacts:
-    """Facts without the sections that are out of scope, for judging facts that were collected earlier."""
-    out = dict.fromkeys(OUT_OF_SCOPE[scope])
-    why = {name: Reason("not-asked", f"--scope {scope} does not judge it") for name in out}
-    changes: Any = {**out, "reasons": {**facts.reasons, **why}}
-    return replace(facts, **changes)
+from ddp_doctor.scope import in_scope
 
 
 def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, config: Config) -> Report:
@@ -54,13 +19,14 @@ def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, co
         seen.append(facts)
         verdicts.extend(engine.judge(in_scope(facts, config.policy.scope), checks, config))
     verdicts.extend(_plugin_verdicts(loaded))
-    status = engine.exit_status(verdicts, config.fail_on, unsure=any(_interrupted(f) for f in seen) or not verdicts)
+    remarks = (f"configuration: {config.source}",) if config.source else ()
+    status = engine.exit_status(verdicts, config.fail_on, unsure=any(_is_cut_short(f) for f in seen) or not verdicts)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         tool=Tool("ddp-doctor", __version__),
         nodes=tuple(summary.node(facts) for facts in seen),
         verdicts=tuple(verdicts),
-        summary=summary.summarise(seen, verdicts, config.policy, status, tuple(_remarks(seen, config))),
+        summary=summary.summarise(seen, verdicts, config.policy, status, remarks),
     )
 
 
@@ -73,16 +39,9 @@ def _plugin_verdicts(loaded: Registry) -> Iterator[Verdict]:
         yield Verdict("plugin/not-loaded", "", Outcome.BROKEN, Severity.WARNING, subject=name, reason=reason)
 
 
-def _interrupted(facts: NodeFacts) -> bool:
-    return any(reason.kind == "interrupted" for reason in facts.reasons.values())
-
-
-def _remarks(nodes: List[NodeFacts], config: Config) -> Iterator[str]:
-    if config.source:
-        yield f"configuration: {config.source}"
-    for facts in nodes:
-        for left in facts.left_behind:
-            yield f"{facts.name}: left behind: {left}"
+def _is_cut_short(facts: NodeFacts) -> bool:
+    """Did Ctrl-C or --deadline end the collecting before every section had answered?"""
+    return any(reason.kind in ("interrupted", "deadline") for reason in facts.reasons.values())
 
 
 def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
@@ -111,11 +70,3 @@ def _files(path: str) -> List[str]:
     if not found:
         raise document.BadDocument(f"{path}: no .json file in this folder")
     return found
-
-
-def selected(loaded: Registry, config: Config) -> List[Check]:
-    """The checks that the configuration chooses. Raises UnknownCheck for a prefix that covers none."""
-    for prefix in (*config.select, *config.ignore):
-        if not registry.select(loaded, [prefix]):
-            raise registry.UnknownCheck(prefix, list(loaded.checks))
-    return registry.select(loaded, config.select, config.ignore)

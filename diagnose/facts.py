@@ -19,8 +19,9 @@ Strings = Tuple[str, ...]
 class Reason:
     """Why something is not known.
 
-    kind: not-asked, not-applicable, no-rights, timed-out, crashed, unreadable, absent (there is no such
-    file, tool or library), not-recorded (an older recording, or one by a narrower run).
+    kind: not-asked, not-applicable, no-rights, timed-out, crashed, unreadable, absent (there is no such file, tool or
+    library), unresolved (a name), not-recorded (an older recording, or one by a narrower run), deadline and interrupted
+    (the person would wait no longer: no fault of the node).
     """
 
     kind: str
@@ -707,7 +708,8 @@ class Connection:
     errno: Optional[str] = None
     duration_s: Optional[float] = None
     neighbour: Optional[str] = None
-    """Neighbour table's word after the attempt: REACHABLE, STALE, FAILED, INCOMPLETE; "" when the peer is behind a gateway."""
+    """Neighbour table's word after the attempt: REACHABLE, STALE, DELAY, PROBE, PERMANENT, NOARP, FAILED, INCOMPLETE; "" when it
+    has none, or the peer is behind a gateway."""
     local: Optional[bool] = None
     """The address is one of this node's own."""
 

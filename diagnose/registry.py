@@ -197,6 +197,15 @@ def select(registry: Registry, chosen: Iterable[str] = (), ignored: Iterable[str
     return [check for id, check in registry.checks.items() if wanted(id)]
 
 
+def chosen(registry: Registry, selected: Iterable[str], ignored: Iterable[str]) -> List[Check]:
+    """Like ``select``, for what a person wrote: a prefix that covers no check raises UnknownCheck."""
+    selected, ignored = tuple(selected), tuple(ignored)
+    for prefix in (*selected, *ignored):
+        if not select(registry, [prefix]):
+            raise UnknownCheck(prefix, list(registry.checks))
+    return select(registry, selected, ignored)
+
+
 def _covers(prefix: str, id: str) -> bool:
     """Is ``prefix`` the id, its area, or the beginning of its words?"""
     return (

@@ -8,7 +8,7 @@ from ddp_doctor.model import Outcome, Severity, Verdict
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
-_WENT_WRONG = ("timed-out", "crashed", "unreadable", "interrupted")
+_WENT_WRONG = ("timed-out", "crashed", "unreadable", "interrupted", "deadline")
 """Kinds of reason that say that something went wrong while looking, unlike not-applicable, not-asked or no-rights."""
 
 

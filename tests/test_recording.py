@@ -31,7 +31,7 @@ def answers(host: Host, tree: str):
         "exists": lambda: host.exists(f"{tree}/none"),
         "absent": lambda: host.read(f"{tree}/none"),
         "no command": lambda: host.run("none", ["ddp-doctor-no-such-command"]),
-        "crash": lambda: host.ask("crash", lambda: os.abort()),
+        "crash": lambda: host.ask("crash", lambda: os.kill(os.getpid(), 9)),
     }
     found = {}
     for name, ask in asked.items():

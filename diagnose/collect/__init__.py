@@ -5,11 +5,13 @@ asked, and ``wanted(ask)``, which returns None or the ``Reason`` why the section
 """
 
 import importlib
+from functools import partial
 from time import monotonic  # not "import time": the section of that name becomes an attribute of this package
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ddp_doctor import __version__, child
 from ddp_doctor.ask import Ask
+from ddp_doctor.collect import frame
 from ddp_doctor.facts import SCHEMA_VERSION, SECTIONS, Reason, to_plain
 from ddp_doctor.host import Host
 from ddp_doctor.recording import Recorder
@@ -22,61 +24,81 @@ LIMIT_S = 10.0
 def gather(
     host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS
 ) -> Dict[str, Any]:
-    """Collect the sections side by side, each in a child of its own; return the node's facts as plain JSON data.
+    """Collect the sections and return the node's facts as plain JSON data: ``Gathering`` in one call."""
+    with Gathering(host, ask, deadline_s, sections) as gathering:
+        return gathering.document()
+
+
+class Gathering:
+    """The sections being collected side by side, each in a child of its own, while the caller does something else.
 
     deadline_s: seconds after which a section that has not answered is given up. ``sections``: the others are "not asked".
+    Leaving the context ends what still runs.
     """
-    started = monotonic()
-    document = _frame(host, ask)
-    reasons: Dict[str, Any] = {
-        name: to_plain(Reason("not-asked", "not selected")) for name in SECTIONS if name not in sections
-    }
-    left_behind: List[str] = []
-    for name, outcome in _outcomes(host, ask, deadline_s, sections, reasons):
+
+    def __init__(
+        self, host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS
+    ) -> None:
+        self._started, self._host, self._ask = monotonic(), host, ask
+        self._reasons: Dict[str, Any] = {}
+        self._running: List[child.Child] = []
+        for name in SECTIONS:
+            module = importlib.import_module(f"ddp_doctor.collect.{name}") if name in sections else None
+            reason = _why_not(module, ask)
+            if module is None or reason is not None:
+                self._reasons[name] = to_plain(reason)
+                continue
+            work = partial(_section, module, host, ask)
+            self._running.append(child.start(name, work, _limit_s(module, ask), deadline_s))
+
+    def __enter__(self) -> "Gathering":
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        child.abandon(self._running)
+        self._running = []
+
+    def document(self) -> Dict[str, Any]:
+        """Wait for the sections; the facts as plain JSON data. After Ctrl-C: what was known by then."""
+        document = {"schema_version": SCHEMA_VERSION, **to_plain(frame.read(self._host, self._ask, __version__))}
+        running, self._running = self._running, []
+        left_behind: List[str] = []
+        waiting = {started.name for started in running}
+        try:
+            for finished, outcome in child.finish(running):
+                waiting.discard(finished.name)
+                self._note(document, finished.name, outcome)
+                if outcome.left_pid:
+                    left_behind.append(f"pid {outcome.left_pid} (reading {finished.name})")
+        except KeyboardInterrupt:
+            for name in waiting:
+                self._reasons[name] = to_plain(Reason("interrupted", f"interrupted while reading {name}"))
+        duration_s = round(monotonic() - self._started, 4)
+        return {**document, "reasons": self._reasons, "left_behind": left_behind, "duration_s": duration_s}
+
+    def _note(self, document: Dict[str, Any], name: str, outcome: child.Outcome) -> None:
+        """Put one section, or the reason why there is none, where it belongs."""
         if outcome.failure:
-            reasons[name] = to_plain(Reason(outcome.failure, f"reading {name}: {outcome.text}"))
-        elif "section" in outcome.value:
+            self._reasons[name] = to_plain(Reason(outcome.failure, f"reading {name}: {outcome.text}"))
+            return
+        if "section" in outcome.value:
             document[name] = outcome.value["section"]
         else:
-            reasons[name] = outcome.value["reason"]
-        if isinstance(host, Recorder) and outcome.value:
-            host.entries.update(outcome.value["entries"])
-        if outcome.left_pid:
-            left_behind.append(f"pid {outcome.left_pid} (reading {name}): the kernel would not end it")
-    document.update(reasons=reasons, left_behind=left_behind, duration_s=round(monotonic() - started, 4))
-    return document
+            self._reasons[name] = outcome.value["reason"]
+        if isinstance(self._host, Recorder):
+            self._host.entries.update(outcome.value["entries"])
 
 
-def _frame(host: Host, ask: Ask) -> Dict[str, Any]:
-    """What holds for the document as a whole."""
-    from ddp_doctor.collect import frame
+def _why_not(module: Any, ask: Ask) -> Optional[Reason]:
+    """Why a section is not collected, or None."""
+    if module is None:
+        return Reason("not-asked", "not selected")
+    reason: Optional[Reason] = module.wanted(ask) if hasattr(module, "wanted") else None
+    return reason
 
-    return {"schema_version": SCHEMA_VERSION, **to_plain(frame.read(host, ask, __version__))}
 
-
-def _outcomes(
-    host: Host, ask: Ask, deadline_s: Optional[float], sections: Tuple[str, ...], reasons: Dict[str, Any]
-) -> Iterator[Tuple[str, child.Outcome]]:
-    running = []
-    for name in SECTIONS:
-        if name not in sections:
-            continue
-        module = importlib.import_module(f"ddp_doctor.collect.{name}")
-        reason = module.wanted(ask) if hasattr(module, "wanted") else None
-        if reason is not None:
-            reasons[name] = to_plain(reason)
-            continue
-        limit_s = module.limit_s(ask) if hasattr(module, "limit_s") else getattr(module, "LIMIT_S", LIMIT_S)
-        limit_s = limit_s if deadline_s is None else min(limit_s, deadline_s)
-        running.append(child.start(name, lambda m=module: _section(m, host, ask), limit_s))  # type: ignore[misc]
-    waiting = {started.name for started in running}
-    try:
-        for finished, outcome in child.finish(running):
-            waiting.discard(finished.name)
-            yield finished.name, outcome
-    except KeyboardInterrupt:  # what is known so far is reported
-        for name in waiting:
-            reasons[name] = to_plain(Reason("interrupted", f"interrupted while reading {name}"))
+def _limit_s(module: Any, ask: Ask) -> float:
+    return float(module.limit_s(ask) if hasattr(module, "limit_s") else getattr(module, "LIMIT_S", LIMIT_S))
 
 
 def _section(module: Any, host: Host, ask: Ask) -> Dict[str, Any]:
