@@ -101,7 +101,7 @@ def _addresses(name: str) -> Any:
     """[(family, sockaddr)], or the resolver's words."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte, a label that is too long
         return str(error.args[-1] if error.args else error)
     return list(dict.fromkeys((int(entry[0]), entry[4]) for entry in found))
 

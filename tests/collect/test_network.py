@@ -5,9 +5,9 @@ import socket
 
 import pytest
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect import network, services
+from ddp_doctor.collect import network, rdma, services, ssh
 from ddp_doctor.host import Host
-from ddp_doctor.recording import Recording
+from ddp_doctor.recording import Recorder, Recording
 
 HOSTS = """\
 127.0.0.1 localhost   # gpu01 in a comment
@@ -96,6 +96,13 @@ def test_garbage_is_a_reason_and_hides_nothing_else():
     assert kinds["mtu"] == kinds["port_range"] == kinds["default_route"] == "unreadable"
     assert kinds["addresses"] == kinds["up"] == kinds["running"] == kinds["listening"] == "absent"
     assert (kinds["master_name"], kinds["fqdn"]) == ("not-applicable", "unresolved")
+
+
+@pytest.mark.parametrize("section", [network, rdma, ssh])
+def test_a_recording_replays_to_the_same_facts(section):
+    recorder = Recorder()
+    facts = section.read(recorder, Ask(profile="quick", master_addr="127.0.0.1"))
+    assert section.read(Recording(recorder.entries, {}), Ask(profile="quick", master_addr="127.0.0.1")) == facts
 
 
 @pytest.mark.lab

@@ -61,3 +61,10 @@ def test_hosts_end_when_the_process_that_built_them_is_killed(lab):
     for watch in watches:  # readable once the process has ended
         assert select.select([watch], [], [], 30)[0]
         os.close(watch)
+
+
+def test_by_hand(lab):
+    words = [sys.executable, "-m", "tests.lab", "up", "2"]
+    ran = subprocess.run(words, cwd=TESTS.parent, input="", capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["node1", "node2", "Ctrl-C"]
+    assert (ran.returncode, ran.stderr) == (0, "")
