@@ -70,15 +70,15 @@ def named(host: Host, env: Dict[str, str], ask: Ask) -> str:
         name = env["HOME"] + name[1:]
     if "/" not in name:
         name = on_path(host, env, name) or name
-    path = os.path.normpath(os.path.join(ask.cwd or _cwd(), name))
+    path = os.path.normpath(os.path.join(ask.cwd or _cwd(host), name))
     return _interpreter_in(host, path) or path
 
 
-def _cwd() -> str:
-    """The working directory; "/" when it was removed under our feet."""
+def _cwd(host: Host) -> str:
+    """The working directory; "/" where it cannot be told."""
     try:
-        return os.getcwd()
-    except OSError:
+        return host.link("/proc/self/cwd")
+    except Unreadable:
         return "/"
 
 
@@ -163,7 +163,7 @@ def _behind_shim(host: Host, env: Dict[str, str], path: str) -> str:
     root, inside, name = path.rpartition("/shims/")
     if not inside or not is_there(host, f"{root}/versions"):
         return path
-    files = (*(f"{folder}/.python-version" for folder in _upwards(_cwd())), f"{root}/version")
+    files = (*(f"{folder}/.python-version" for folder in _upwards(_cwd(host))), f"{root}/version")
     texts = [env.get("PYENV_VERSION", ""), *(_text(host, file) for file in files)]
     version = re.match(r"\s*([\w.-]+)", next(filter(None, texts), ""))
     behind = f"{root}/versions/{version.group(1)}/bin/{name}" if version else path

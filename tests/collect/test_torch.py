@@ -106,6 +106,9 @@ def test_a_shim_is_looked_behind_and_an_unknown_layout_is_asked() -> None:
     lib = {"/p/versions/3.8.1/lib/python3.8/site-packages/torch/version.py": VERSION.format("1.12.1+cu113", "'11.3'")}
     found = quick({**SHIM, **lib}, {"PATH": "/p/shims"})
     assert (found.python, found.version) == ("/p/versions/3.8.1/bin/python3", "1.12.1+cu113")
+    local = {**SHIM, "/p/version": "3.7.0\n", "/home/ana/.python-version": "3.8.1\n"}
+    cwd = {"link /proc/self/cwd": {"value": "/home/ana/train"}}
+    assert quick({**local, **lib}, {"PATH": "/p/shims"}, **cwd).version == "1.12.1+cu113"
     said = '{"path": "/nix/py", "prefix": "/nix", "version": "3.12.2", "sites": ["/s"]}'
     ran = {"value": {"status": 0, "stdout": "welcome\n" + said + "\n", "stderr": ""}}
     files = {"/wrap/bin/python3": "", "/s/torch/version.py": VERSION.format("2.2.0", "None")}
