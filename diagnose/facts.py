@@ -454,7 +454,7 @@ class Interface:
     """None with a reason where the driver does not say (-1, EINVAL while down)."""
     operstate: Optional[str] = None
     running: Optional[bool] = None
-    """IFF_RUNNING (flags bit 0x40): what NCCL looks at."""
+    """IFF_RUNNING, what NCCL looks at: up with a carrier."""
     up: Optional[bool] = None
     """IFF_UP."""
     mac: Optional[str] = None
@@ -462,7 +462,7 @@ class Interface:
     pci: Optional[str] = None
     numa_node: Optional[int] = None
     master: Optional[str] = None
-    """Bond or bridge that it belongs to."""
+    """Bond or bridge that it belongs to; "" for none."""
     lower: Optional[Strings] = None
     """Members of a bond or bridge, parent of a vlan."""
     unread: Unread = _unread()
@@ -631,7 +631,8 @@ class DeviceNode:
 class Rdma:
     devices: Optional[Tuple[RdmaDevice, ...]] = None
     pci_hcas: Optional[Strings] = None
-    """Mellanox/NVIDIA (vendor 0x15b3, class network), Broadcom RoCE, Intel OPA/E810, EFA ... RDMA-capable functions on the PCI bus."""
+    """Functions on the PCI bus that are made for RDMA (InfiniBand, NVIDIA/Mellanox, Omni-Path, EFA, eRDMA), with or without a
+    driver: "0000:07:00.0 15b3:101b mlx5_core", "-" for no driver. None that a guest was given (vfio), no ordinary NIC."""
     modules: Optional[Strings] = None
     """Those loaded of ib_core, ib_uverbs, mlx5_ib, rdma_cm, rdma_ucm, nvidia_peermem, rdma_rxe ..."""
     device_nodes: Optional[Tuple[DeviceNode, ...]] = None
