@@ -49,4 +49,6 @@ def section_lost(reasons: Dict[str, Reason]) -> Iterator[Reading]:
             message=f"{name} could not be examined",
         )
     if not lost:
-        yield Reading(ok=True, measured=f"{plural(len(SECTIONS), 'section')} ended well", expected="no section lost")
+        yield Reading(
+            ok=True, measured=f"{plural(len(SECTIONS) - len(reasons), 'section')} read", expected="no section lost"
+        )

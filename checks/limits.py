@@ -2,8 +2,9 @@
 
 from typing import Iterator, Optional, Tuple
 
+from ddp_doctor import nccl
 from ddp_doctor.checks._job import ranks_here, world_size
-from ddp_doctor.facts import UNLIMITED, Launch, Limits, Rdma
+from ddp_doctor.facts import UNLIMITED, Env, Launch, Limits, Rdma
 from ddp_doctor.model import Reading, Severity, check, known, unknown
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import count, plural, size
@@ -18,7 +19,7 @@ TASKS_PER_RANK = 128
 
 
 @check(Severity.ERROR)
-def memlock_too_low(limits: Limits, rdma: Rdma, policy: Policy) -> Iterator[Reading]:
+def memlock_too_low(limits: Limits, rdma: Rdma, policy: Policy, env: Optional[Env] = None) -> Iterator[Reading]:
     """Locked memory is too small to register RDMA buffers.
 
     Why: NCCL pins its InfiniBand buffers; past RLIMIT_MEMLOCK ibv_reg_mr fails with ENOMEM ("Cannot allocate memory") and
@@ -28,12 +29,12 @@ def memlock_too_low(limits: Limits, rdma: Rdma, policy: Policy) -> Iterator[Read
         https://github.com/NVIDIA/nccl-tests/issues/206
         https://github.com/openucx/ucx/issues/8229
     """
-    if known(rdma.devices, rdma, "devices"):
+    if _pins(rdma, policy, env):
         yield _memlock(limits, policy.memlock_min_bytes, "NCCL cannot pin its InfiniBand buffers")
 
 
 @check(Severity.WARNING)
-def memlock_limited(limits: Limits, rdma: Rdma, policy: Policy) -> Iterator[Reading]:
+def memlock_limited(limits: Limits, rdma: Rdma, policy: Policy, env: Optional[Env] = None) -> Iterator[Reading]:
     """Locked memory is enough for a small job only.
 
     Why: Each further peer, channel and communicator pins more memory, so a limit that two nodes stay under is met by the
@@ -41,8 +42,14 @@ def memlock_limited(limits: Limits, rdma: Rdma, policy: Policy) -> Iterator[Read
     See: https://docs.nvidia.com/deeplearning/nccl/archives/nccl_2143/user-guide/docs/troubleshooting.html
     """
     soft = known(limits.memlock_bytes, limits, "memlock_bytes").soft
-    if known(rdma.devices, rdma, "devices") and (limits.cap_ipc_lock or soft >= policy.memlock_min_bytes):
+    if (limits.cap_ipc_lock or soft >= policy.memlock_min_bytes) and _pins(rdma, policy, env):
         yield _memlock(limits, policy.memlock_recommended_bytes, "a large job may run out of memory that it can pin")
+
+
+def _pins(rdma: Rdma, policy: Policy, env: Optional[Env]) -> bool:
+    """Will NCCL register buffers for RDMA? Not for a job of one node, nor where it will take TCP."""
+    devices = known(rdma.devices, rdma, "devices")
+    return bool(devices) and policy.nnodes != 1 and nccl.carrier(rdma, env).kind != "sockets"
 
 
 def _memlock(limits: Limits, least_bytes: int, message: str) -> Reading:
@@ -98,12 +105,14 @@ def too_few_tasks(limits: Limits, policy: Policy, launch: Optional[Launch] = Non
             yield Reading(
                 ok=left >= need,
                 subject=subject,
-                measured=f"{count(left)} more tasks"
-                if subject == "cgroup"
-                else f"nproc {count(left)} of {whose(limits)}",
+                measured=_tasks(left) if subject == "cgroup" else f"nproc {count(left)} of {whose(limits)}",
                 expected=f"at least {need} for {plural(ranks, 'rank')}",
                 message="ranks, data loader workers or their threads may fail to start",
             )
+
+
+def _tasks(left: int) -> str:
+    return "no limit" if left >= UNLIMITED else f"{left} more tasks"
 
 
 def _tasks_left(limits: Limits) -> Iterator[Tuple[str, Optional[int], str]]:

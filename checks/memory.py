@@ -50,7 +50,7 @@ def cgroup_limit_below_visible(memory: Memory) -> Iterator[Reading]:
     total = known(memory.total_bytes, memory, "total_bytes")
     yield Reading(
         ok=limit >= total,
-        measured=f"a limit of {size(limit)}, {size(total)} visible",
+        measured=("no limit" if limit >= UNLIMITED else f"a limit of {size(limit)}") + f", {size(total)} visible",
         expected="a limit of no less than what is visible",
         message=f"programs see {size(total)} of memory, the limit is {size(limit)}",
     )

@@ -2,13 +2,17 @@
 
 from typing import Iterator, Optional
 
-from ddp_doctor.facts import Cpu, Launch, Os
+from ddp_doctor.facts import UNLIMITED, Cpu, Launch, Os
 from ddp_doctor.fixes._node import engine_of, is_slurm
 from ddp_doctor.model import Remedy, export, say
 
 
-def fewer_than_ranks(os: Optional[Os] = None, launch: Optional[Launch] = None) -> Iterator[Remedy]:
-    """Ask for more processors where the job is started."""
+def fewer_than_ranks(cpu: Cpu, os: Optional[Os] = None, launch: Optional[Launch] = None) -> Iterator[Remedy]:
+    """Ask for more processors where the job is started, if the machine has more."""
+    if cpu.allowed is not None and cpu.allowed == cpu.threads and (cpu.quota or UNLIMITED) >= cpu.threads:
+        text = "The machine has no more: start fewer ranks here, or take a larger one."
+        yield Remedy("Start fewer ranks", (say(text, scope="this job"),))
+        return
     if is_slurm(launch):
         text = "Ask for processors: --cpus-per-task in sbatch, and again on srun's line (from Slurm 22.05 srun does not inherit it)."
         see = "https://slurm.schedmd.com/srun.html"

@@ -25,6 +25,11 @@ def test_each_rank_needs_a_processor(policy, launch, cpu, expected):
     assert outcome("cpu/fewer-than-ranks", policy, cpu=cpu, launch=launch) == expected
 
 
+def test_a_machine_with_no_more_processors_takes_fewer_ranks():
+    (verdict,) = judged("cpu/fewer-than-ranks", EIGHT, cpu=Cpu(threads=4, allowed=4, quota=FREE), os=Os(container=""))
+    assert [remedy.title for remedy in verdict.fixes] == ["Start fewer ranks"]
+
+
 @pytest.mark.parametrize(
     ("launch", "os", "expected"),
     [

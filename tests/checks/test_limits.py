@@ -1,11 +1,28 @@
 """Checks of resource limits, and where their remedies raise them."""
 
+from dataclasses import replace
+
 import pytest
-from ddp_doctor.facts import UNLIMITED, Launch, Limit, Limits, Os, Rdma, RdmaDevice, Reason
+from ddp_doctor.facts import (
+    UNLIMITED,
+    DeviceNode,
+    Env,
+    Launch,
+    Limit,
+    Limits,
+    Os,
+    Rdma,
+    RdmaDevice,
+    RdmaPort,
+    Reason,
+    Variable,
+)
 from ddp_doctor.policy import GIB, MIB, Policy
 from judging import judged, outcome, remedy_text
 
-RDMA = Rdma(devices=(RdmaDevice("mlx5_0"),))
+ACTIVE = RdmaPort(1, "ACTIVE", link_layer="InfiniBand")
+UVERBS = DeviceNode("/dev/infiniband/uverbs0", True, True)
+RDMA = Rdma(devices=(RdmaDevice("mlx5_0", (ACTIVE,), uverbs="uverbs0"),), device_nodes=(UVERBS,))
 NO_RDMA = Rdma(devices=())
 CLUSTER = Policy(nnodes=256, nproc_per_node=8)
 
@@ -36,6 +53,20 @@ def limits(memlock=UNLIMITED, cap=False, nofile=(1024, 2**20), nproc=UNLIMITED, 
 def test_locked_memory_counts_where_rdma_is_used_and_binds(name, rdma, found, too_low, limited):
     assert outcome("limits/memlock-too-low", rdma=rdma, limits=found) == too_low
     assert outcome("limits/memlock-limited", rdma=rdma, limits=found) == limited
+
+
+@pytest.mark.parametrize(
+    ("name", "rdma", "policy", "env"),
+    [
+        ("job of one node", RDMA, Policy(nnodes=1), Env(())),
+        ("container that was given no adapter", replace(RDMA, device_nodes=()), Policy(), Env(())),
+        ("RDMA switched off", RDMA, Policy(), Env((Variable("NCCL_IB_DISABLE", "1"),))),
+        ("port down", Rdma((RdmaDevice("mlx5_0", (replace(ACTIVE, state="DOWN"),)),)), Policy(), Env(())),
+    ],
+)
+def test_locked_memory_does_not_matter_where_nothing_is_pinned(name, rdma, policy, env):
+    for check_id in ("limits/memlock-too-low", "limits/memlock-limited"):
+        assert outcome(check_id, policy, rdma=rdma, env=env, limits=limits(8 * MIB, cap=True)) == "skipped"
 
 
 def test_an_unlimited_memlock_needs_no_capability_to_be_known():
