@@ -1,6 +1,6 @@
 """Checks of ssh between nodes: only some launchers need it, and only for jobs of several nodes."""
 
-from typing import Iterator, Tuple
+from typing import Iterator
 
 from ddp_doctor.checks._job import SSH_LAUNCHERS
 from ddp_doctor.facts import Logins, Ssh, SshFile
@@ -88,7 +88,9 @@ def private_key_exposed(ssh: Ssh) -> Iterator[Reading]:
         are the usual causes.
     See: https://man.openbsd.org/ssh
     """
-    yield from _modes(ssh, ("private-key",), GROUP_OR_OTHERS, "ssh ignores this key: others may read it")
+    for file in known(ssh.files, ssh, "files"):
+        if file.kind == "private-key":
+            yield _mode(file, GROUP_OR_OTHERS, "ssh ignores this key: others may read it")
 
 
 @check(Severity.WARNING, several_nodes=True)
@@ -96,28 +98,26 @@ def writable_by_others(ssh: Ssh) -> Iterator[Reading]:
     """The home, .ssh or authorized_keys can be written by others.
 
     Why: sshd with its default StrictModes then refuses the keys of this user ("bad ownership or modes"), so logins to
-        this node ask for a password. The other nodes see it, not this one; with a shared home it is all of them.
+        this node ask for a password. What counts is each folder on the way to authorized_keys; with a shared home it is so
+        on every node.
     See: https://man.openbsd.org/sshd
     """
-    yield from _modes(
-        ssh,
-        ("authorized_keys", "directory"),
-        WRITABLE_BY_OTHERS,
-        "sshd refuses this user's keys: others may write here",
+    files = known(ssh.files, ssh, "files")
+    keys = [file for file in files if file.kind == "authorized_keys"]
+    for file in files:
+        if file in keys or any(key.path.startswith(file.path.rstrip("/") + "/") for key in keys):
+            yield _mode(file, WRITABLE_BY_OTHERS, "sshd refuses this user's keys: others may write here")
+
+
+def _mode(file: SshFile, unwanted: int, message: str) -> Reading:
+    """The file's mode may have none of the bits ``unwanted``."""
+    return Reading(
+        ok=not _bits(file) & unwanted,
+        subject=file.path,
+        measured=f"mode {file.mode}",
+        expected=f"mode {_bits(file) & ~unwanted:04o}",
+        message=message,
     )
-
-
-def _modes(ssh: Ssh, kinds: Tuple[str, ...], unwanted: int, message: str) -> Iterator[Reading]:
-    """Readings of the files of these kinds: their mode may have none of the bits ``unwanted``."""
-    for file in known(ssh.files, ssh, "files"):
-        if file.kind in kinds:
-            yield Reading(
-                ok=not _bits(file) & unwanted,
-                subject=file.path,
-                measured=f"mode {file.mode}",
-                expected=f"mode {_bits(file) & ~unwanted:04o}",
-                message=message,
-            )
 
 
 def _bits(file: SshFile) -> int:

@@ -9,6 +9,9 @@ ADVICE = {
     "no-rights": "Run ddp-doctor as root, or as a user who may read it.",
     "not-asked": "Ask for it: leave out --profile quick and --scope, or name what it needs.",
     "not-recorded": "Collect the facts again with this version of ddp-doctor.",
+    "deadline": "Give it more time: a longer --deadline, or none.",
+    "interrupted": "Run ddp-doctor again and let it end.",
+    "not-applicable": "It does not exist here: take it out of policy.require, or leave this node out of the job.",
     "absent": "Install what it needs (the driver, the tool or the library that the reason names).",
     "timed-out": "Something that it reads hangs: mend that first; the kernel log names the device or the server.",
 }

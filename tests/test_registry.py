@@ -57,7 +57,7 @@ def test_ids_are_where_checks_stand():
     check = CHECKS["limits/memlock-too-low"]
     assert check.call.__module__ == "ddp_doctor.checks.limits"
     assert check.fix.call.__module__ == "ddp_doctor.fixes.limits"
-    assert check.parameters == {"limits": True, "rdma": True, "policy": True}
+    assert check.parameters == {"limits": True, "rdma": True, "policy": True, "env": False}
     assert list(CHECKS) == sorted(CHECKS)
 
 

@@ -37,6 +37,7 @@ def test_nothing_is_required_by_the_stock_policy():
     ("kind", "expected"),
     [
         ("no-rights", "as root"),
+        ("deadline", "--deadline"),
         ("timed-out", "hangs"),
         ("not-recorded", "Collect the facts again"),
         ("crashed", "a defect of ddp-doctor"),

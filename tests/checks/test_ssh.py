@@ -107,21 +107,31 @@ def test_a_node_without_keys_has_none_exposed():
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode", "expected"),
+    ("home", "folder", "keys", "failed"),
     [
-        ("directory", "0755", "passed"),
-        ("directory", "0775", "failed"),
-        ("authorized_keys", "0644", "passed"),
-        ("authorized_keys", "0664", "failed"),
-        ("authorized_keys", "0602", "failed"),
-        ("config", "0666", "skipped"),
+        ("0755", "0700", "0600", []),
+        ("0750", "0755", "0644", []),
+        ("0775", "0700", "0600", ["/home/ana"]),
+        ("0755", "0770", "0600", ["/home/ana/.ssh"]),
+        ("0755", "0700", "0664", ["/home/ana/.ssh/authorized_keys"]),
+        ("0755", "0700", "0602", ["/home/ana/.ssh/authorized_keys"]),
     ],
 )
-def test_sshd_wants_nobody_else_to_write(kind, mode, expected):
-    assert (
-        outcome("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=(SshFile("/home/ana/x", mode, 1000, kind),)))
-        == expected
+def test_sshd_wants_nobody_else_to_write_on_the_way_to_authorized_keys(home, folder, keys, failed):
+    files = (
+        SshFile("/home/ana", home, 1000, "directory"),
+        SshFile("/home/ana/.ssh", folder, 1000, "directory"),
+        SshFile("/home/ana/.ssh/sockets", "0777", 1000, "directory"),
+        SshFile("/home/ana/.ssh/authorized_keys", keys, 1000, "authorized_keys"),
+        SshFile("/home/ana/.ssh/config", "0666", 1000, "config"),
     )
+    verdicts = judged("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=files))
+    assert [v.subject for v in verdicts if v.outcome.value == "failed"] == failed
+
+
+def test_without_authorized_keys_nobody_logs_in_with_one():
+    files = (SshFile("/home/ana", "0775", 1000, "directory"),)
+    assert outcome("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=files)) == "skipped"
 
 
 def test_rights_are_taken_away_from_the_quoted_path():
