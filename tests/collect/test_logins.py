@@ -16,6 +16,7 @@ OUTCOMES = {
     "closed": ("refused", "Connection refused"),
     "silent": ("timed-out", "timed out"),
     "filtered": ("timed-out", "timed out"),
+    "sleepy": ("timed-out", "timed out after 12 s"),
     "nologin": ("remote-failed", None),
     "dead": ("unreachable", "No route to host"),
     "nobody": ("unresolved", "Could not resolve hostname nobody"),
@@ -37,8 +38,9 @@ def asker(lab):
     hosts["filtered"].nft("tcp dport 22 drop")
     (hosts["locked"].home / ".ssh" / "authorized_keys").write_text("")
     (hosts["chatty"].home / ".bashrc").write_text("echo 'Permission denied'; echo 'motd: Connection refused' >&2\n")
+    (hosts["sleepy"].home / ".bashrc").write_text("sleep 1000\n")
     hosts["nologin"].shell("/usr/sbin/nologin")
-    me.knows(*(hosts[name] for name in ("good", "chatty", "locked", "filtered", "nologin")))
+    me.knows(*(hosts[name] for name in ("good", "chatty", "locked", "filtered", "sleepy", "nologin")))
     with (me.home / ".ssh" / "known_hosts").open("a") as file:
         file.write(f"changed,{hosts['changed'].address} {hosts['good'].host_key()}\n")
     return me
