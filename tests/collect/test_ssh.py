@@ -30,7 +30,7 @@ def test_options_that_hold_for_every_host_in_their_order():
     found = ssh.parse_config(CONFIG, lambda words: [more] if words == "more.conf" else [])
     assert found[0] == ("StrictHostKeyChecking", "accept-new")
     assert ("StrictHostKeyChecking", "no") in found
-    assert [value for name, value in found if name == "Port"] == ["2222"]
+    assert {value for name, value in found if name == "Port"} == {"2222"}
     assert ("IdentityFile", "~/.ssh/cluster key") in found
     assert ("ProxyCommand", "set") in found
     assert not {"User", "ProxyJump", "BatchMode", "SendEnv"} & {name for name, _ in found}
