@@ -12,6 +12,8 @@ from ddp_doctor.policy import Policy
 from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
 
+NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
+
 
 def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Verdict]:
     """Every check's verdicts on one node; checks over a fleet, a log or a benchmark are not for one node's facts."""
@@ -121,7 +123,7 @@ def _verdict(check: Check, node: str, severity: Severity, reading: Reading) -> V
         message=(reading.message or check.doc.title) if outcome is Outcome.FAILED else "",
         why=check.doc.why if outcome is Outcome.FAILED else "",
         source=reading.source or (check.doc.see[0] if check.doc.see else ""),
-        reason=reading.reason,
+        reason=reading.reason or (NOT_SAID if outcome is Outcome.SKIPPED else None),
     )
 
 

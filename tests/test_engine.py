@@ -139,6 +139,14 @@ def test_what_is_not_known_is_skipped_with_its_reason_and_never_passes(function,
     assert shape(run(function, facts=facts)) == expected
 
 
+def test_a_check_that_could_not_tell_has_a_reason_in_any_case():
+    @check(Severity.NOTE)
+    def silent(memory):
+        yield Reading(None, subject="a")
+
+    assert shape(run(silent)) == [("a", "skipped", "unreadable")]
+
+
 @pytest.mark.parametrize(
     ("function", "expected", "words"),
     [

@@ -150,6 +150,12 @@ def test_without_docstrings_the_id_is_the_title():
     assert parse_doc("", "t/x") == registry.Doc(title="t/x")
 
 
+def test_python_without_docstrings_finds_every_check():
+    ask = "from ddp_doctor import registry; print(*(c.doc.title for c in registry.load(plugins=False).checks.values()))"
+    found = subprocess.run([sys.executable, "-OO", "-c", ask], check=True, capture_output=True, text=True, timeout=60)
+    assert found.stdout.split() == list(CHECKS)
+
+
 @pytest.mark.parametrize(
     ("chosen", "ignored", "expected"),
     [
