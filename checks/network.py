@@ -89,12 +89,15 @@ def _own_name(
     fault: str,
     message: str,
 ) -> Iterator[Reading]:
-    """The reading of one of the three ways in which the own name can be wrong; none where nothing relies on it."""
+    """The reading of one of the three ways in which the own name can be wrong.
+
+    None where nothing relies on the name, and none where it is wrong in another way: that is no pass.
+    """
     why = _relies_on_own_name(launch, env, gpus, torch)
-    if why:
-        found, measured = _own_name_state(network)
+    found, measured = _own_name_state(network) if why else ("", "")
+    if why and found in ("", fault):
         yield Reading(
-            ok=found != fault,
+            ok=not found,
             measured=measured,
             expected="an address of an interface that other nodes reach",
             message=f"{message}, and {why}",

@@ -4,7 +4,7 @@ from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nccl
 from ddp_doctor.facts import Env, Os, Rdma, RdmaDevice, Torch
-from ddp_doctor.model import Reading, Severity, check, known, unknown
+from ddp_doctor.model import Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
@@ -17,18 +17,15 @@ def required_rdma_missing(rdma: Rdma, env: Env, policy: Policy, torch: Optional[
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
     """
     if "rdma" in policy.require:
-        ports = nccl.hca_ports(known(rdma.devices, rdma, "devices"), env, nccl.version_of(torch))
+        ports = nccl.hca_ports(rdma.devices or (), env, nccl.version_of(torch))
         active = [port for port in ports if port.active]
-        unsure = next((port for port in ports if port.active is None), None)
-        if not active and unsure:
-            yield unknown(unsure.port, "state", unsure.name)
-        else:
-            yield Reading(
-                ok=bool(active),
-                measured=_states(active or ports) or "no RDMA device",
-                expected="an active RDMA port",
-                message="this node has no RDMA port that NCCL could use",
-            )
+        unread = why_unknown(rdma, "devices").text if rdma.devices is None else ""
+        yield Reading(  # what is required and could not be read is no better than what is not there
+            ok=bool(active),
+            measured=unread or _states(active or ports) or "no RDMA port that NCCL could use",
+            expected="an active RDMA port",
+            message="this node has no RDMA port that is known to be usable",
+        )
 
 
 @check(Severity.ERROR, several_nodes=True)
@@ -93,7 +90,10 @@ def _group_reading(group: _Group) -> Reading:
 
 def _states(ports: Sequence[nccl.HcaPort]) -> str:
     """mlx5_0:1 DOWN (Polling), mlx5_1:1 ACTIVE; many that are alike as "8 ports ACTIVE"."""
-    words = [f"{p.port.state}{'' if p.active or not p.port.phys_state else f' ({p.port.phys_state})'}" for p in ports]
+    words = [
+        f"{p.port.state or 'state unknown'}{'' if p.active or not p.port.phys_state else f' ({p.port.phys_state})'}"
+        for p in ports
+    ]
     if len(ports) > 4 and len(set(words)) == 1:
         return f"{plural(len(ports), 'port')} {words[0]}"
     return ", ".join(f"{port.name} {word}" for port, word in zip(ports, words))

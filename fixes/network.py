@@ -74,25 +74,32 @@ def _own_name(network: Network, env: Optional[Env], os: Optional[Os], torch: Opt
 
 def _hosts(network: Network, ip: str, name: str) -> Iterator[Step]:
     """Replace what /etc/hosts says of the own name; a line that serves other names too is left to a person."""
-    risk = "cloud-init writes the file anew at boot where manage_etc_hosts is on"
-    undo = "put /etc/hosts.before-ddp-doctor back"
-    wrong = [line for line in network.hosts_lines or () if line.split()[:1] != [ip]]
-    own = {network.hostname, network.fqdn, (network.hostname or "").split(".")[0]}
+    undo = "cp -p /etc/hosts.before-ddp-doctor /etc/hosts"
+    host = network.hostname or ""
+    long = network.fqdn if plain(network.fqdn) and (network.fqdn or "").startswith(f"{host}.") else ""
     yield command("cp -p /etc/hosts /etc/hosts.before-ddp-doctor", who="root", scope="this node")
-    if wrong and all(line.split()[0] == "127.0.1.1" and set(line.split()[1:]) <= own for line in wrong):
-        delete = r"sed -i '/^[[:space:]]*127\.0\.1\.1[[:space:]]/d' /etc/hosts"
-        yield command(delete, who="root", scope="this node", undo=undo, see=DEBIAN_HOSTS)
-    else:
-        for line in wrong:
-            yield say(f"Take the own host name out of this line of /etc/hosts: {line.strip()!r}.", who="root")
-    names = f"{network.fqdn} {network.hostname}" if plain(network.fqdn) != name else f"{network.hostname}"
-    if name and all(plain(part) for part in names.split()):
-        line = shlex.quote(f"{ip} {names}")
+    for words in (line.split() for line in network.hosts_lines or ()):
+        if words[:1] == [ip]:
+            continue
+        if set(words[1:]) <= {host, long, host.split(".")[0]} and all(map(plain, words)):
+            yield command(_delete_line(words), who="root", scope="this node", undo=undo, see=DEBIAN_HOSTS)
+        else:
+            yield say(f"Take the own host name out of this line of /etc/hosts: {' '.join(words)!r}.", who="root")
+    if name:
+        line = shlex.quote(" ".join(filter(None, (ip, long, host))))
+        risk = "cloud-init writes the file anew at boot where manage_etc_hosts is on"
         yield command(
             f"echo {line} >> /etc/hosts", who="root", scope="this node", risk=risk, undo=undo, see=DEBIAN_HOSTS
         )
     else:
-        yield say(f"Add a line with {ip} and the host name to /etc/hosts.", who="root", risk=risk)
+        yield say(f"Add a line with {ip} and the host name to /etc/hosts.", who="root")
+
+
+def _delete_line(words: List[str]) -> str:
+    """sed's command for the line of these words, of which none has a character that is special but the dot."""
+    blank = "[[:space:]]"
+    pattern = f"{blank}{blank}*".join(word.replace(".", r"\.") for word in words)
+    return f"sed -i {shlex.quote(f'/^{blank}*{pattern}{blank}*$/d')} /etc/hosts"
 
 
 # --------------------------------------------------------------------------- interfaces

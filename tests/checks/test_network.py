@@ -1,5 +1,7 @@
 """Checks of names, interfaces and firewalls, on faulty nodes and on healthy ones that look ill."""
 
+import subprocess
+
 import pytest
 from ddp_doctor.facts import (
     Address,
@@ -129,6 +131,7 @@ def test_an_own_name_that_was_not_asked_for_is_no_pass():
     ("hosts", "os", "said", "not_said"),
     [
         (("127.0.1.1 node1",), Os(id="ubuntu", container=""), "sed -i", "Take the own host name"),
+        (("127.0.0.1 node1",), Os(id="centos", container=""), "sed -i", "Take the own host name"),
         (("127.0.0.1 localhost node1",), Os(id="centos", container=""), "Take the own host name", "sed -i"),
         (("127.0.1.1 node1 db",), Os(id="debian", container=""), "Take the own host name", "sed -i"),
         (("127.0.1.1 node1",), Os(container="docker"), "GLOO_SOCKET_IFNAME eth0", "/etc/hosts"),
@@ -141,6 +144,17 @@ def test_the_own_name_is_mended_where_it_is_written(hosts, os, said, not_said):
     text = remedy_text(verdict)
     assert said in text
     assert not_said not in text
+
+
+def test_the_commands_for_etc_hosts_do_what_they_say(tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1\tnode1.lab node1\n127.0.1.10 node1x\n")
+    facts = Network("node1", "node1.lab", (LO, ETH0), hosts_lines=("127.0.1.1\tnode1.lab node1",),
+                    own_name=Resolved("node1", ("127.0.1.1",)))  # fmt: skip
+    (verdict,) = judged("network/own-name-is-loopback", TWO, network=facts, launch=C10D, env=env(), os=Os(container=""))
+    for step in verdict.fixes[0].steps:
+        subprocess.run(["sh", "-ec", step.text.replace("/etc/hosts", str(hosts))], check=True)
+    assert hosts.read_text() == "127.0.0.1 localhost\n127.0.1.10 node1x\n10.0.0.5 node1.lab node1\n"
 
 
 def test_a_hostile_host_name_reaches_no_command():

@@ -173,7 +173,8 @@ def test_an_adapter_without_a_device_is_noted(devices, hcas, found):
         (rdma(*EIGHT, *STORAGE), ("rdma",), "passed"),
         (rdma(), ("rdma",), "failed"),
         (rdma(*STORAGE), ("rdma",), "failed"),
-        (rdma(device("mlx5_0", None)), ("rdma",), "skipped"),
+        (rdma(device("mlx5_0", None)), ("rdma",), "failed"),
+        (Rdma(unread={"devices": Reason("unreadable", "/sys")}), ("rdma",), "failed"),
         (rdma(), (), "skipped"),
     ],
 )
