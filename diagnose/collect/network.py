@@ -186,18 +186,14 @@ def _port_range(host: Host) -> Tuple[int, int]:
 def _listening(host: Host, master_port: Optional[int]) -> Tuple[Socket, ...]:
     """Listening sockets; the owners of those on the master's and sshd's ports."""
     rows = services.listening(host)
-    in_question = (master_port, SSH_PORT)
-    owners = services.owners(host, [inode for _, port, inode in rows if port in in_question])
-    return tuple(sorted((_socket(row, row[1] in in_question, owners) for row in rows), key=lambda s: (s.port, s.ip)))
-
-
-def _socket(row: Tuple[str, int, int], in_question: bool, owners: Dict[int, Tuple[int, str]]) -> Socket:
-    ip, port, inode = row
-    pid, process = owners.get(inode, (None, None))
-    if pid is not None:
-        return Socket(ip, port, pid, process)
-    if in_question:
-        why = Reason("no-rights", "the owner is another user's process, or outside this container")
-    else:
-        why = Reason("not-asked", "neither the master's port nor sshd's")
-    return Socket(ip, port, unread={"pid": why})
+    in_question = {port for _, port in rows if port in (master_port, SSH_PORT)}
+    unread: Unread = {}
+    owners = optional(lambda: services.owners(host, in_question), unread, "pid") or {} if in_question else {}
+    hidden = unread.get("pid") or Reason("no-rights", "the owner is another user's process, or outside this container")
+    elsewhere = Reason("not-asked", "neither the master's port nor sshd's")
+    return tuple(
+        Socket(ip, port, *owners[port])
+        if port in owners
+        else Socket(ip, port, unread={"pid": hidden if port in in_question else elsewhere})
+        for ip, port in sorted(rows, key=lambda row: (row[1], row[0]))
+    )

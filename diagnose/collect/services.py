@@ -7,7 +7,7 @@ a recording keeps the few rows that matter and neither the node's process list n
 import os
 import socket
 import struct
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Set, Tuple
 
 from ddp_doctor.facts import Reason
 from ddp_doctor.host import Host
@@ -54,14 +54,14 @@ def _comm(pid: str) -> str:
         return ""
 
 
-def listening(host: Host) -> List[Tuple[str, int, int]]:
-    """(address, port, inode) of each listening TCP socket of this network namespace."""
-    return [(str(ip), int(port), int(inode)) for ip, port, inode in host.ask("listening", _listening, _LIMIT_S)]
+def listening(host: Host) -> List[Tuple[str, int]]:
+    """(address, port) of each listening TCP socket of this network namespace."""
+    return [(str(ip), int(port)) for ip, port in host.ask("listening", _listening, _LIMIT_S)]
 
 
-def _listening() -> List[Tuple[str, int, int]]:
+def _listening() -> List[Tuple[str, int]]:
     """Read line by line: a busy node has a hundred thousand connections, and they are nobody's business."""
-    found: List[Tuple[str, int, int]] = []
+    found: List[Tuple[str, int]] = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(path, encoding="ascii", errors="replace") as lines:
@@ -72,14 +72,14 @@ def _listening() -> List[Tuple[str, int, int]]:
     return found
 
 
-def parse_listening(lines: Iterable[str]) -> List[Tuple[str, int, int]]:
-    """(address, port, inode) of the rows of /proc/net/tcp or tcp6 in state LISTEN; other rows are passed over."""
+def parse_listening(lines: Iterable[str]) -> List[Tuple[str, int]]:
+    """(address, port) of the rows of /proc/net/tcp or tcp6 in state LISTEN; other rows are passed over."""
     found = []
     for line in lines:
         fields = line.split()
-        if len(fields) > 9 and fields[3] == _TCP_LISTEN and fields[9].isdigit():
+        if len(fields) > 3 and fields[3] == _TCP_LISTEN:
             ip, _, port = fields[1].partition(":")
-            found.append((address(ip), int(port, 16), int(fields[9])))
+            found.append((address(ip), int(port, 16)))
     return found
 
 
@@ -91,38 +91,20 @@ def address(text: str) -> str:
     )
 
 
-def owners(host: Host, inodes: List[int]) -> Dict[int, Tuple[int, str]]:
-    """Inode -> (pid, process name) of the sockets whose owner this user may see."""
-    if not inodes:
-        return {}
-    name = "owners of sockets in question"
-    rows = host.ask(name, lambda: _owners({f"socket:[{inode}]": inode for inode in inodes}), _LIMIT_S)
-    return {int(inode): (int(pid), str(process)) for inode, pid, process in rows}
+def owners(host: Host, ports: Iterable[int]) -> Dict[int, Tuple[int, str]]:
+    """Port -> (pid, process name) of the listeners on ``ports`` that this user may see. Unreadable without psutil."""
+    wanted = set(ports)
+    rows = host.ask("owners of ports in question", lambda: _owners(wanted), _LIMIT_S)
+    return {int(port): (int(pid), str(process)) for port, pid, process in rows}
 
 
-def _owners(links: Dict[str, int]) -> List[Tuple[int, int, str]]:
-    """Look through the descriptors of every process that lets us, until each socket has an owner."""
-    found: List[Tuple[int, int, str]] = []
-    for pid in (entry for entry in os.listdir("/proc") if entry.isdigit()):
-        for link in _descriptors(pid):
-            inode = links.pop(link, None)
-            if inode is not None:
-                found.append((inode, int(pid), _comm(pid)))
-        if not links:
-            break
-    return found
-
-
-def _descriptors(pid: str) -> List[str]:
-    folder = f"/proc/{pid}/fd"
+def _owners(ports: Set[int]) -> List[Tuple[int, int, str]]:
     try:
-        return [link for link in (_link(f"{folder}/{fd}") for fd in os.listdir(folder)) if link]
-    except OSError:  # another user's, or ended meanwhile
-        return []
-
-
-def _link(path: str) -> Optional[str]:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
+        import psutil
+    except ImportError:
+        raise Unreadable(Reason("absent", "psutil is not installed here")) from None
+    sockets = [s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN and s.pid]
+    eldest = {
+        s.laddr.port: s.pid for s in sorted(sockets, key=lambda s: -s.pid)
+    }  # workers inherit their parent's socket
+    return [(port, pid, _comm(str(pid))) for port, pid in eldest.items() if port in ports]

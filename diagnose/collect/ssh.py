@@ -217,7 +217,7 @@ def _included(words: str, home: str) -> List[str]:
 
 def _server(host: Host, unread: Unread) -> Tuple[Optional[bool], Optional[Tuple[int, ...]]]:
     """(runs, ports): sshd as a process or a unit, or systemd's socket that starts it, on ports that are listened on."""
-    listening = optional(lambda: {port for _, port, _ in services.listening(host)}, unread, "server_ports")
+    listening = optional(lambda: {port for _, port in services.listening(host)}, unread, "server_ports")
     configured = _configured_ports(host)
     ports = None if listening is None else tuple(port for port in configured if port in listening)
     runs: Any = optional(lambda: services.running(host, "sshd", *_SERVER_UNITS), unread, "server_running")

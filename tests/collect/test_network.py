@@ -52,7 +52,7 @@ def test_default_route_has_the_lowest_metric_and_is_no_reject():
 
 
 def test_listening_rows_alone_are_kept():
-    assert services.parse_listening(TCP.splitlines()) == [("127.0.0.1", 0x733C, 4711), ("::1", 22, 4713)]
+    assert services.parse_listening(TCP.splitlines()) == [("127.0.0.1", 0x733C), ("::1", 22)]
 
 
 def test_the_owner_of_the_masters_port_is_named_and_no_other_is_looked_for():

@@ -91,7 +91,7 @@ def test_a_user_without_a_home_and_a_node_without_ssh():
 
 
 def test_systemd_that_listens_for_sshd_is_a_running_server():
-    entries = {"ask listening": {"value": [["0.0.0.0", 22, 1]]}, "ask home": {"value": "/home/ana"}}
+    entries = {"ask listening": {"value": [["0.0.0.0", 22]]}, "ask home": {"value": "/home/ana"}}
     found = ssh.read(Recording(entries, {}, complete=True), Ask())
     assert (found.server_running, found.server_ports) == (True, (22,))
 
