@@ -104,7 +104,4 @@ def _owners(ports: Set[int]) -> List[Tuple[int, int, str]]:
     except ImportError:
         raise Unreadable(Reason("absent", "psutil is not installed here")) from None
     sockets = [s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN and s.pid]
-    eldest = {
-        s.laddr.port: s.pid for s in sorted(sockets, key=lambda s: -s.pid)
-    }  # workers inherit their parent's socket
-    return [(port, pid, _comm(str(pid))) for port, pid in eldest.items() if port in ports]
+    return [(s.laddr.port, s.pid, _comm(str(s.pid))) for s in sockets if s.laddr.port in ports]

@@ -1,7 +1,8 @@
 """Names, routes, ports: parsers over written files, the collector over real sockets and lab hosts."""
 
-import os
-import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from ddp_doctor.ask import Ask
@@ -55,13 +56,22 @@ def test_listening_rows_alone_are_kept():
     assert services.parse_listening(TCP.splitlines()) == [("127.0.0.1", 0x733C), ("::1", 22)]
 
 
+LISTENER = """
+import socket, sys
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(s.getsockname()[1] for s in sockets), flush=True)
+sys.stdin.read()
+"""
+
+
 def test_the_owner_of_the_masters_port_is_named_and_no_other_is_looked_for():
-    with socket.create_server(("127.0.0.1", 0)) as mine, socket.create_server(("127.0.0.1", 0)) as other:
-        port, other_port = mine.getsockname()[1], other.getsockname()[1]
+    argv = [sys.executable, "-c", LISTENER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        port, other_port = map(int, process.stdout.readline().split())
         found = network.read(Host(), Ask(profile="quick", master_addr="127.0.0.1", master_port=port))
+        name = Path(f"/proc/{process.pid}/comm").read_text().strip()
     sockets = {s.port: s for s in found.listening if s.ip == "127.0.0.1"}
-    with open("/proc/self/comm") as comm:
-        assert (sockets[port].pid, sockets[port].process) == (os.getpid(), comm.read().strip())
+    assert (sockets[port].pid, sockets[port].process) == (process.pid, name)
     assert (sockets[other_port].pid, sockets[other_port].unread["pid"].kind) == (None, "not-asked")
     assert (found.master_route.interface, found.master_route.source) == ("lo", "127.0.0.1")
 
