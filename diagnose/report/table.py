@@ -4,7 +4,7 @@ import textwrap
 from typing import Dict, Iterator, List, Sequence, Set
 
 from ddp_doctor import escape, glossary
-from ddp_doctor.model import Node, Outcome, Remedy, Report
+from ddp_doctor.model import Node, Outcome, Remedy, Report, Severity, Verdict
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
 from ddp_doctor.report._findings import Finding
@@ -140,7 +140,7 @@ def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Ite
     yield from _detail("expected", verdict.expected, page)
     yield from _detail("why", verdict.why, page)
     if not verdict.waived:
-        yield from _remedy(verdict.fixes, page)
+        yield from _remedies(verdict, page)
     yield from _detail("source", verdict.source, page)
     text = " ".join((verdict.subject, verdict.message, verdict.measured, verdict.expected, verdict.why))
     yield from _detail("words", "; ".join(glossary.explained(text, seen)), page)
@@ -150,19 +150,23 @@ def _detail(label: str, text: str, page: _Page) -> List[str]:
     return page.labelled(" " * _INDENT + label, text, _INDENT + 10)
 
 
-def _remedy(fixes: Sequence[Remedy], page: _Page) -> Iterator[str]:
-    """The best remedy step by step, the others by name."""
-    if not fixes:
-        return
-    yield from _detail("do", fixes[0].title, page)
+def _remedies(verdict: Verdict, page: _Page) -> Iterator[str]:
+    """Each way out step by step; of a note, whose ways out are rarely taken, the best one, and the others by name."""
+    in_full = verdict.fixes if page.verbose or verdict.severity is not Severity.NOTE else verdict.fixes[:1]
+    for number, remedy in enumerate(in_full):
+        yield from _remedy("or" if number else "do", remedy, page)
+    yield from _detail("or", "; ".join(remedy.title for remedy in verdict.fixes[len(in_full) :]), page)
+
+
+def _remedy(label: str, remedy: Remedy, page: _Page) -> Iterator[str]:
+    yield from _detail(label, remedy.title, page)
     margin = " " * (_INDENT + 10)
-    for step in fixes[0].steps:
+    for step in remedy.steps:
         yield from page.wrapped(findings.step_words(step), margin, margin)
         code = findings.step_code(step)
         yield from page.code(code, _INDENT + 12) if code else ()
         for label, text in (("risk", step.risk), ("undo", step.undo), ("see", step.see)):
             yield from page.wrapped(f"{label}: {text}", margin + "  ", margin + "    ") if text else ()
-    yield from _detail("or", findings.other_titles(fixes), page)
 
 
 def _broken(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
