@@ -49,6 +49,11 @@ def test_a_quota_below_what_is_visible_is_told(quota, expected):
     assert outcome("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=quota)) == expected
 
 
+def test_no_quota_is_said_to_be_none():
+    (verdict,) = judged("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=FREE))
+    assert verdict.measured == "no quota"
+
+
 def test_workers_are_counted_by_the_quota():
     (verdict,) = judged("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=4.5))
     assert verdict.measured == "a quota of 4.5 processors, 16 visible"

@@ -108,6 +108,8 @@ def test_shared_memory_is_enlarged_where_it_is_made(kind, expected):
     [
         ("large, small part, room for a checkpoint", 10**15, 4 * 10**12, "passed"),
         ("small, half empty", 512 * MIB, 256 * MIB, "passed"),
+        ("exactly the bytes", 100 * GIB, 1 * GIB, "passed"),
+        ("exactly the percentage", 1000 * MIB, 50 * MIB, "passed"),
         ("both bounds", 100 * GIB, 900 * MIB, "failed"),
         ("full", 100 * GIB, 0, "failed"),
     ],
@@ -115,6 +117,14 @@ def test_shared_memory_is_enlarged_where_it_is_made(kind, expected):
 def test_a_place_is_nearly_full_by_both_bounds(name, total, free, expected):
     found = disk(replace(TMP, total_bytes=total, free_bytes=free))
     assert outcome("disk/nearly-full", disk=found) == expected
+
+
+@pytest.mark.parametrize(
+    "unknown", [{"free_bytes": None}, {"total_bytes": None}, {"inodes_free": None}, {"inodes_total": None}]
+)
+def test_half_a_size_tells_nothing(unknown):
+    check_id = "disk/nearly-full" if "bytes" in "".join(unknown) else "disk/out-of-inodes"
+    assert outcome(check_id, disk=disk(replace(TMP, **unknown))) == "skipped"
 
 
 def test_a_full_file_system_is_told_once():
@@ -133,6 +143,7 @@ def test_read_only_images_are_full_by_nature():
     [
         (10**6, 0, "failed", "passed"),
         (10**6, 100, "passed", "failed"),
+        (10**6, 20000, "passed", "passed"),
         (10**6, 10**5, "passed", "passed"),
         (0, 0, "skipped", "skipped"),
     ],

@@ -163,3 +163,23 @@ def test_tasks_are_raised_where_they_are_limited(kind, expected):
     found = limits(cgroup_pids_max=100, cgroup_pids_current=90)
     (verdict, _) = judged("limits/too-few-tasks", limits=found, os=Os(container=kind))
     assert expected in remedy_text(verdict)
+
+
+def test_the_floors_themselves_are_enough():
+    policy = Policy(nproc_per_node=8)
+    assert outcome("limits/memlock-too-low", rdma=RDMA, limits=limits(policy.memlock_min_bytes)) == "passed"
+    assert outcome("limits/memlock-limited", rdma=RDMA, limits=limits(policy.memlock_min_bytes)) == "failed"
+    assert outcome("limits/memlock-limited", rdma=RDMA, limits=limits(policy.memlock_recommended_bytes)) == "passed"
+    assert outcome("limits/too-few-tasks", policy, limits=limits(nproc=1024)) == "passed"
+
+
+def test_tasks_are_told_for_the_cgroup_and_for_the_user():
+    found = limits(nproc=4096, cgroup_pids_max=2048, cgroup_pids_current=40)
+    measured = [v.measured for v in judged("limits/too-few-tasks", limits=found)]
+    assert measured == ["2008 more tasks", "nproc 4096 of this shell (user ana)"]
+    assert next(v.measured for v in judged("limits/too-few-tasks", limits=limits())) == "no limit"
+
+
+def test_limits_of_tasks_that_could_not_be_read_are_unsure():
+    closed = {"cgroup_pids_max": Reason("no-rights", "closed"), "nproc": Reason("no-rights", "closed")}
+    assert outcome("limits/too-few-tasks", limits=Limits(unread=closed)) == "skipped"

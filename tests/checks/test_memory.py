@@ -17,11 +17,15 @@ def memory(total, available, limit=UNLIMITED, used=None):
         ("busy laptop", memory(8 * GIB, 1 * GIB), "passed"),
         ("small machine", memory(1 * GIB, 600 * MIB), "passed"),
         ("large node, small part, many GiB", memory(2048 * GIB, 60 * GIB), "passed"),
+        ("exactly the bytes", memory(64 * GIB, 2 * GIB), "passed"),
+        ("exactly the percentage", memory(20 * GIB, GIB), "passed"),
         ("exhausted", memory(64 * GIB, 1 * GIB), "failed"),
         ("nothing", memory(0, 0), "failed"),
         ("full cgroup on an idle node", memory(512 * GIB, 500 * GIB, 64 * GIB, 63 * GIB), "failed"),
         ("fresh cgroup on an idle node", memory(512 * GIB, 500 * GIB, 64 * GIB, 1 * GIB), "passed"),
         ("cgroup over its limit", memory(512 * GIB, 500 * GIB, 64 * GIB, 65 * GIB), "failed"),
+        ("use of the cgroup unread", memory(512 * GIB, 500 * GIB, 64 * GIB, None), "passed"),
+        ("cgroup unread", memory(512 * GIB, 500 * GIB, None, None), "passed"),
         ("unread", Memory(total_bytes=GIB, unread={"available_bytes": Reason("absent", "-")}), "skipped"),
     ],
 )
@@ -50,6 +54,18 @@ def test_the_limit_is_raised_where_it_is_set(os, launch, expected):
     (verdict,) = judged("memory/cgroup-limit-below-visible", memory=found, os=os, launch=launch)
     assert expected in remedy_text(verdict)
     assert verdict.measured == "a limit of 64 GiB, 512 GiB visible"
+
+
+def test_what_leaves_less_is_told():
+    (cgroup,) = judged("memory/low", memory=memory(512 * GIB, 500 * GIB, 64 * GIB, 4 * GIB))
+    (machine,) = judged("memory/low", memory=memory(512 * GIB, 50 * GIB, 64 * GIB, 4 * GIB))
+    assert cgroup.measured == "60 GiB available of 64 GiB"
+    assert machine.measured == "50 GiB available of 512 GiB"
+
+
+def test_no_limit_is_said_to_be_none():
+    (verdict,) = judged("memory/cgroup-limit-below-visible", memory=memory(512 * GIB, 500 * GIB))
+    assert verdict.measured == "no limit, 512 GiB visible"
 
 
 def test_low_memory_shows_who_has_it():

@@ -48,6 +48,11 @@ def test_a_fault_names_release_and_floor():
     assert "vault.centos.org" in remedy_text(verdict)
 
 
+def test_a_release_without_a_pretty_name_is_told_by_id_and_version():
+    (verdict,) = judged("os/below-minimum", os=Os(id="alpine", version="3.19.1"))
+    assert verdict.measured == "alpine 3.19.1"
+
+
 def test_a_distribution_that_nobody_named_is_told_what_is_accepted():
     (verdict,) = judged("os/below-minimum", ONLY_CENTOS, os=Os(id="ubuntu", version="22.04", pretty="Ubuntu 22.04"))
     assert verdict.expected == "one of centos >= 8.2"

@@ -91,6 +91,14 @@ def test_a_client_is_needed_by_launchers_that_log_in(policy, ssh, expected):
     assert outcome("ssh/client-absent", policy, ssh=ssh) == expected
 
 
+def test_the_client_is_told_or_that_there_is_none():
+    policy = Policy(launcher="mpirun", nnodes=2)
+    measured = [
+        judged("ssh/client-absent", policy, ssh=ssh)[0].measured for ssh in (Ssh(client="OpenSSH_9.2p1"), NO_CLIENT)
+    ]
+    assert measured == ["OpenSSH_9.2p1", "no ssh command"]
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"), [("0600", "passed"), ("0400", "passed"), ("0640", "failed"), ("0644", "failed")]
 )

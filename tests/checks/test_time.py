@@ -42,7 +42,7 @@ def test_the_clock_matters_to_several_nodes():
     ("offset_s", "large", "breaks"),
     [
         (0.0, "passed", "passed"),
-        (-0.9, "passed", "passed"),
+        (1.0, "passed", "passed"),
         (-1.5, "failed", "passed"),
         (9.0, "failed", "passed"),
         (-12.0, "failed", "failed"),
@@ -56,6 +56,20 @@ def test_an_offset_is_judged_by_its_size(offset_s, large, breaks):
 
 def test_an_offset_that_nobody_tells_is_unsure():
     assert outcome("time/offset-too-large", TWO, time=Clock("", False, unread=UNREAD)) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("clock", "measured", "message"),
+    [
+        (Clock("", False), "no synchroniser runs, not synchronised", "nothing keeps this node's clock"),
+        (Clock("chronyd", False), "chronyd, not synchronised", "chronyd runs but is not synchronised"),
+        (Clock("chronyd", True, -0.0002), "chronyd, synchronised, 0.2 ms off", ""),
+        (Clock("chronyd", True, 1.0), "chronyd, synchronised, 1 s off", ""),
+    ],
+)
+def test_it_is_said_who_keeps_the_clock_and_how_well(clock, measured, message):
+    (verdict,) = judged("time/not-synchronised", TWO, time=clock)
+    assert (verdict.measured, verdict.message) == (measured, message)
 
 
 @pytest.mark.parametrize(("rendezvous", "expected"), [("static", "skipped"), ("c10d", "failed"), (None, "failed")])
