@@ -190,14 +190,11 @@ def doubtful_interface(
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
         https://github.com/NVIDIA/nccl/issues/529
     """
-    version = nccl.version_of(torch)
     interfaces = _interfaces(network)
-    chosen = nccl.sockets(interfaces, env, version)
-    # With RDMA the first interface alone is used, to start up; without, all of them carry data.
-    used = chosen.endpoints[:1] if nccl.carrier(rdma, env, version).kind == "rdma" else chosen.endpoints
+    chosen = _used(interfaces, env, rdma, torch)
     named = _named_positively(interfaces, env, torch)
     if any(map(nccl.reaches_others, interfaces)):
-        for endpoint in used:
+        for endpoint in chosen.endpoints:
             if endpoint.interface.kind != "loopback":  # a fault of its own
                 yield Reading(
                     ok=endpoint.interface.name in named or not nccl.leads_nowhere(endpoint.interface),
@@ -206,6 +203,37 @@ def doubtful_interface(
                     expected="interfaces that lead to the other nodes",
                     message=f"NCCL will use {endpoint.interface.name}, which looks like a local bridge, tunnel or VPN",
                 )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def chosen_interface_down(
+    network: Network, env: Env, rdma: Optional[Rdma] = None, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """NCCL will use an interface that has no link.
+
+    Why: an interface keeps its address when the cable, the transceiver or the switch port fails. NCCL before 2.28.3 takes it
+        like any other, and the connections over it time out.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
+        https://github.com/NVIDIA/nccl/blob/v2.27.7-1/src/misc/socket.cc
+    """
+    chosen = _used(_interfaces(network), env, rdma, torch)
+    for endpoint in chosen.endpoints:
+        if not nccl.leads_nowhere(endpoint.interface):  # loopback and bridges without guests: faults of their own
+            yield Reading(
+                ok=endpoint.interface.running is not False,
+                subject=endpoint.interface.name,
+                measured=f"{_state(endpoint.interface)} by {_by(chosen, env)}",
+                expected="an interface with a link",
+                message=f"NCCL will use {endpoint.interface.name}, which has no link",
+            )
+
+
+def _used(interfaces: Sequence[Interface], env: Env, rdma: Optional[Rdma], torch: Optional[Torch]) -> nccl.Sockets:
+    """The interfaces that a job will really use: with RDMA the first one alone, to start up; without, all carry data."""
+    version = nccl.version_of(torch)
+    chosen = nccl.sockets(interfaces, env, version)
+    one = nccl.carrier(rdma, env, version).kind == "rdma"
+    return nccl.Sockets(chosen.endpoints[:1], chosen.by) if one else chosen
 
 
 @check(Severity.WARNING, several_nodes=True)
@@ -289,7 +317,11 @@ def _speed(
     if speed is None:
         reason = best.interface.unread.get("speed_mbit_s")
         virtual = Reason("not-applicable", f"{name} is a virtual NIC ({best.interface.kind}): its speed is not judged")
-        unsaid = reason if reason and best.interface.kind in ("physical", "bond", "vlan", "ipoib") else virtual
+        unsaid = reason if reason and best.interface.kind in nccl.WIRED_KINDS else virtual
+        if best.interface.running is False:
+            unsaid = Reason("not-applicable", f"{name} has no link")
+        elif best.interface.kind == "wireless":
+            unsaid = Reason("not-applicable", f"{name} is wireless: its driver states no speed")
         yield Reading(ok=None, subject=name, reason=unsaid)
         return
     faster = _faster(interfaces, best.interface, speed)

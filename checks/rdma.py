@@ -101,6 +101,11 @@ def _states(ports: Sequence[nccl.HcaPort]) -> str:
 
 def _why_down(ports: Sequence[nccl.HcaPort]) -> str:
     states = {port.port.state for port in ports}
+    if all(port.port.link_layer == "Ethernet" for port in ports):  # such a port is as active as its interface (RoCE)
+        of = next((port.port.netdev for port in ports if port.port.netdev), None)
+        return (
+            f"the network interface{f' {of}' if of and len(ports) == 1 else ''} of the RoCE port is down or has no link"
+        )
     if states & {"INIT", "ARMED"}:
         return "the link is up but no subnet manager has made the port active"
     if {port.port.phys_state for port in ports} == {"Disabled"}:

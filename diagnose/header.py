@@ -142,7 +142,8 @@ def _interfaces(network: Network) -> str:
 
 def _interface(interface: Interface) -> str:
     speed = nccl.wire_speed_gbit_s(interface)
-    return _joined((interface.name, addresses(interface)[0], f"at {speed:g} Gb/s" if speed else None), " ")
+    state = "(no link)" if interface.running is False else f"at {speed:g} Gb/s" if speed else None
+    return _joined((interface.name, addresses(interface)[0], state), " ")
 
 
 def addresses(interface: Interface) -> List[str]:

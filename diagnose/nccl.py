@@ -370,10 +370,13 @@ _MADE_UP = frozenset(("e1000", "8139cp", "8139too", "pcnet32"))
 """Drivers of NICs that today exist as a hypervisor's imitation only; the collector knows the paravirtual ones."""
 
 
+WIRED_KINDS = ("physical", "bond", "vlan", "ipoib", "macvlan", "wireless")
+"""Kinds of interface whose stated speed is that of something real."""
+
+
 def wire_speed_gbit_s(interface: Interface) -> Optional[float]:
     """Link speed of a real wire; None for virtual NICs (veth says 10 Gb/s, virtio and ENA -1) and where it is not known."""
-    real = interface.kind in ("physical", "bond", "vlan", "ipoib", "macvlan", "wireless")
-    if not real or interface.driver in _MADE_UP or interface.speed_mbit_s is None:
+    if interface.kind not in WIRED_KINDS or interface.driver in _MADE_UP or interface.speed_mbit_s is None:
         return None
     return interface.speed_mbit_s / 1000
 
@@ -401,6 +404,8 @@ def traffic(network: Optional[Network], rdma: Optional[Rdma], env: Optional[Env]
 def speed_words(interface: Interface) -> str:
     """enp3s0 at 1 Gb/s: about 0.11 GB/s, slow but normal."""
     speed = wire_speed_gbit_s(interface)
+    if interface.running is False:
+        return f"{interface.name}, which has no link"
     if speed is None:
         return f"{interface.name} (speed not known)"
     rate = socket_gb_s(speed)

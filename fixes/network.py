@@ -59,8 +59,6 @@ def _own_name(network: Network, env: Optional[Env], os: Optional[Os], torch: Opt
         yield Remedy("Give this node an address", (say(text, who="root"),))
         return
     ip, name = endpoint.address.ip, plain(network.hostname)
-    if engine_of(os) == "":
-        yield Remedy("Let the host name lead to the address that the others reach", tuple(_hosts(network, ip, name)))
     steps = (
         export("GLOO_SOCKET_IFNAME", endpoint.interface.name, scope="this job", see=TORCHRUN),
         say(
@@ -69,7 +67,13 @@ def _own_name(network: Network, env: Optional[Env], os: Optional[Os], torch: Opt
             see=TORCHRUN,
         ),
     )
-    yield Remedy("Pass addresses explicitly (no rights needed)", steps)
+    explicit = Remedy("Pass addresses explicitly (no rights needed)", steps)
+    if endpoint.interface.kind == "wireless":  # its address changes
+        yield explicit
+    if engine_of(os) == "":
+        yield Remedy("Let the host name lead to the address that the others reach", tuple(_hosts(network, ip, name)))
+    if endpoint.interface.kind != "wireless":
+        yield explicit
 
 
 def _hosts(network: Network, ip: str, name: str) -> Iterator[Step]:
@@ -87,7 +91,7 @@ def _hosts(network: Network, ip: str, name: str) -> Iterator[Step]:
             yield say(f"Take the own host name out of this line of /etc/hosts: {' '.join(words)!r}.", who="root")
     if name:
         line = shlex.quote(" ".join(filter(None, (ip, long, host))))
-        risk = "cloud-init writes the file anew at boot where manage_etc_hosts is on"
+        risk = "an address from DHCP may change; cloud-init writes the file anew at boot where manage_etc_hosts is on"
         yield command(
             f"echo {line} >> /etc/hosts", who="root", scope="this node", risk=risk, undo=undo, see=DEBIAN_HOSTS
         )
@@ -129,6 +133,16 @@ def loopback_chosen(network: Network, env: Env) -> Iterator[Remedy]:
 
 def doubtful_interface(network: Network, env: Env) -> Iterator[Remedy]:
     """Name the interface."""
+    yield from _choose(network, env)
+
+
+def chosen_interface_down(network: Network, env: Env, finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Find out why there is no link, or use another interface."""
+    name = plain(finding.subject)
+    steps = (command(f"ip link set {name} up", who="root", scope="this node until reboot"),) if name else ()
+    text = "Check cable, transceiver and switch port of this interface."
+    if engine_of(os) == "":
+        yield Remedy("Bring the link up", (*steps, say(text, who="network admin")))
     yield from _choose(network, env)
 
 

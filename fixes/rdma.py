@@ -22,7 +22,9 @@ def required_rdma_missing(rdma: Rdma, os: Optional[Os] = None) -> Iterator[Remed
 def port_down(rdma: Rdma, env: Env, finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
     """Cable and subnet manager; or name the ports that are meant."""
     device = plain(finding.subject.split(":")[0])
-    if "subnet manager" in finding.message:
+    if "RoCE" in finding.message:
+        yield Remedy("Bring the link up", tuple(_interface_up(rdma, device)))
+    elif "subnet manager" in finding.message:
         text = "Start a subnet manager (opensm) on the fabric, or ask why the running one leaves this port out."
         yield Remedy("Let a subnet manager make the port active", (*_look(os), say(text, who="network admin")))
     else:
@@ -35,6 +37,15 @@ def port_down(rdma: Rdma, env: Env, finding: Verdict, os: Optional[Os] = None) -
         yield Remedy("Or name only the adapters that are meant to carry the job", steps)
     text = 'Name adapters that serve storage or management in ignore_hcas of the policy: ignore_hcas = ["mlx5_2"].'
     yield Remedy("Or tell ddp-doctor that the port is down by design", (say(text),))
+
+
+def _interface_up(rdma: Rdma, device: str) -> Iterator[Step]:
+    """Switch on the interfaces of RoCE ports that are down; a cable is for a person."""
+    ports = (port for d in rdma.devices or () if device in ("", d.name) for port in d.ports or ())
+    for port in ports:
+        if port.link_layer == "Ethernet" and port.state != "ACTIVE" and plain(port.netdev):
+            yield command(f"ip link set {plain(port.netdev)} up", who="root", scope="this node until reboot")
+    yield say("Check cable, transceiver and switch port of these interfaces.", who="network admin")
 
 
 def _look(os: Optional[Os]) -> Iterator[Step]:

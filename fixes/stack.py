@@ -165,7 +165,8 @@ def driver_too_old(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterato
     build = _newest(torch, gpus, os)
     if build and not is_jetson(os):
         title = f"Install torch {build.torch} with CUDA {build.cuda}, the newest that this node can run"
-        yield Remedy(title, (_pip(torch, compat.pip_line(build)[len("pip ") :]),))
+        # pip takes 1.12.1+cu113 for 1.12.1 and would install nothing (PEP 440, local versions)
+        yield Remedy(title, (_pip(torch, "uninstall torch"), _pip(torch, compat.pip_line(build)[len("pip ") :])))
     needed = f" (at least {floor.version})" if floor else ""
     yield Remedy(f"Install a newer driver{needed}", _gpu._upgrade(os))
     version = re.match(r"(\d+)\.(\d+)", torch.cuda or "")

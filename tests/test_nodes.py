@@ -34,7 +34,12 @@ def node(request, tmp_path_factory):
     settled = settle(plain)
     facts = document.facts_from(settled)
     judging = configuration(described)
-    return folder, described["expected"], settled, examine.report([facts], registry.chosen(CHECKS, (), ()), CHECKS, judging)
+    return (
+        folder,
+        described["expected"],
+        settled,
+        examine.report([facts], registry.chosen(CHECKS, (), ()), CHECKS, judging),
+    )
 
 
 def settle(plain):
@@ -63,7 +68,9 @@ def test_what_a_person_expects(node):
 
 def test_nothing_crashes(node):
     _, _, facts, judged = node
-    assert {name: reason for name, reason in facts["reasons"].items() if reason["kind"] in ("crashed", "timed-out")} == {}
+    assert {
+        name: reason for name, reason in facts["reasons"].items() if reason["kind"] in ("crashed", "timed-out")
+    } == {}
     assert {name for name in SECTIONS if facts.get(name) is None} == set(facts["reasons"])
     assert [v.check for v in judged.verdicts if v.outcome is Outcome.BROKEN] == []
 

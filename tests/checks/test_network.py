@@ -194,6 +194,7 @@ INTERFACE_CHECKS = [
     "no-usable-interface",
     "loopback-chosen",
     "doubtful-interface",
+    "chosen-interface-down",
     "address-behind-nat",
     "slow-interface",
     "interface-below-policy",
@@ -243,6 +244,17 @@ def test_an_old_nccl_takes_virbr0_by_itself():
     old, new = Torch(nccl="2.21.5"), Torch(nccl="2.29.7")
     check = "network/doubtful-interface"
     assert outcome(check, TWO, network=facts, rdma=NO_RDMA, env=env(), torch=old) == "failed passed"
+    assert outcome(check, TWO, network=facts, rdma=NO_RDMA, env=env(), torch=new) == "passed"
+
+
+def test_an_old_nccl_takes_an_interface_without_link():
+    facts = network(LO, ETH0, interface("eth1", 3, "10.0.1.5", running=False), interface("virbr0", 4, "192.168.122.1"))
+    old, new = Torch(nccl="2.21.5"), Torch(nccl="2.29.7")
+    check = "network/chosen-interface-down"
+    found = judged(check, TWO, network=facts, rdma=NO_RDMA, env=env(), torch=old)
+    assert [(v.subject, v.outcome.value) for v in found] == [("eth0", "passed"), ("eth1", "failed")]
+    assert "ip link set eth1 up" in remedy_text(found[1])
+    assert "NCCL_SOCKET_IFNAME =eth0" in remedy_text(found[1])
     assert outcome(check, TWO, network=facts, rdma=NO_RDMA, env=env(), torch=new) == "passed"
 
 

@@ -69,6 +69,14 @@ def test_why_a_port_is_down_is_said(port, message, said):
     assert "dnf install" in remedy_text(verdict)
 
 
+def test_a_roce_port_is_as_down_as_its_interface():
+    port = RdmaPort(1, "DOWN", "Disabled", 40.0, link_layer="Ethernet", netdev="ens1np0")
+    (verdict,) = judged("rdma/port-down", TWO, rdma=rdma(RdmaDevice("mlx5_0", ports=(port,))), env=env())
+    assert verdict.message == "the network interface ens1np0 of the RoCE port is down or has no link"
+    assert "ip link set ens1np0 up" in remedy_text(verdict)
+    assert "ibstat" not in remedy_text(verdict)
+
+
 def test_a_state_that_could_not_be_read_is_no_pass_and_hides_nothing():
     blind = RdmaDevice("mlx5_0", unread={"ports": Reason("unreadable", "sysfs")})
     down = device("mlx5_1", "DOWN")

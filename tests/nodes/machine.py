@@ -5,6 +5,7 @@ say, in their own formats. What a description gives word for word (``[files]``, 
 
     about       one sentence on the node and why it is here
     [expected]  what a person expects of the report, by hand: see test_nodes.py
+    like        another node: its tables hold where this one has none of that name
     config      the configuration file of the run, if any
     [ask]       options of the run, by the names of ``Ask``
     [system]    name kernel os_release distro glibc machine vendor product
@@ -20,6 +21,8 @@ say, in their own formats. What a description gives word for word (``[files]``, 
     [[hca]]     name layer rate state pci netdev address firmware psid
     [driver]    version cuda open error        [[gpu]]  count name pci memory_mib used_mib cc ...
     [torch]     python prefix version cuda packages answers
+    [pci]       other functions on the bus: "0000:00:02.0" = "CLASS VENDOR:DEVICE"
+    denied      files that this user may not read
     [files] [links] [folders] [devices] [run] [answers]   word for word
 """
 
@@ -46,9 +49,10 @@ Entry = Tuple[str, Any]
 
 
 def describe(folder: Path) -> Table:
-    """The description of a node."""
+    """The description of a node; ``like`` names another one, whose tables hold where this one has none of that name."""
     with open(folder / "node.toml", "rb") as file:
-        return tomllib.load(file)
+        node = tomllib.load(file)
+    return {**describe(folder.parent / node["like"]), **node} if "like" in node else node
 
 
 def write(node: Table, folder: Path) -> None:
@@ -56,7 +60,7 @@ def write(node: Table, folder: Path) -> None:
     entries: Dict[str, Table] = {}
     for name, value in everything(node):
         operation, _, path = name.partition(" ")
-        if operation == "read":
+        if operation == "read" and isinstance(value, str):
             place = folder / "root" / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(value, encoding="utf-8")
@@ -85,6 +89,10 @@ def _word_for_word(node: Table) -> Iterator[Entry]:
         yield stat(path, "directory", 0o755)
     for path, mode in node.get("devices", {}).items():
         yield stat(path, "char", int(mode, 8))
+    for path in node.get("denied", []):
+        yield f"read {path}", {"reason": {"kind": "no-rights", "text": f"{path}: Permission denied"}}
+    for pci, words in node.get("pci", {}).items():
+        yield from pci_function(pci, *words.split(), "")
     for name, ran in node.get("run", {}).items():
         yield f"run {name}", {"status": 0, "stdout": "", "stderr": "", **ran}
     for name, answer in node.get("answers", {}).items():
@@ -224,7 +232,7 @@ def _clock(node: Table) -> Iterator[Entry]:
     yield "ask synchroniser", [comm] if comm else []
     unsynchronised = not clock["synchronised"]
     status, worst_us = (64, 16000000) if unsynchronised else (8193, 12000)
-    yield "ask adjtimex", {"status": status, "offset": 0, "maxerror": worst_us}
+    yield "ask adjtimex", {"status": status, "offset": 310000, "maxerror": worst_us}
     if clock["daemon"] == "chronyd":
         state = "Not synchronised" if unsynchronised else "Normal"
         line = f"C0A80001,192.168.0.1,{clock['stratum']},1749999900.1,{clock['offset_s']:.9f},0.000003,0.000009"
@@ -245,7 +253,7 @@ def _network(node: Table) -> Iterator[Entry]:
     yield "read /proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"
     yield "read /proc/net/route", _routes(network.get("gateway", ""))
     yield "read /proc/net/ipv6_route", ""
-    yield "ask listening", network.get("listening", [["0.0.0.0", 22, 3101]])
+    yield "ask listening", network.get("listening", [["0.0.0.0", 22]])
     yield "ask owners of ports in question", network.get("owners", [])
     yield "ask fqdn", network.get("fqdn", name)
     for host, addresses in network.get("resolves", {}).items():
@@ -406,7 +414,13 @@ def pci_function(pci: str, kind: str, ids: str, driver: str, numa: int = 0) -> I
 
 def _gpus(node: Table) -> Iterator[Entry]:
     driver, families = node.get("driver", {}), node.get("gpu", [])
-    nodes: List[str] = ["null", "zero", "shm", *(["infiniband"] if "hca" in node else []), *driver.get("extra_nodes", [])]
+    nodes: List[str] = [
+        "null",
+        "zero",
+        "shm",
+        *(["infiniband"] if "hca" in node else []),
+        *driver.get("extra_nodes", []),
+    ]
     if not driver:
         yield "ask nvml", {"error": "NVML Shared Library Not Found"}
         yield "list /dev", sorted(nodes)
@@ -436,7 +450,9 @@ def _module(driver: Table) -> Iterator[Entry]:
     """/proc/driver/nvidia/version, which WSL does not have."""
     if driver.get("module", True):
         version = driver["version"]
-        flavour = f"Open Kernel Module for x86_64  {version}" if driver.get("open") else f"x86_64 Kernel Module  {version}"
+        flavour = (
+            f"Open Kernel Module for x86_64  {version}" if driver.get("open") else f"x86_64 Kernel Module  {version}"
+        )
         text = f"NVRM version: NVIDIA UNIX {flavour}  Release Build\nGCC version:  gcc version 12.3.0\n"
         yield "read /proc/driver/nvidia/version", text
 
