@@ -7,21 +7,15 @@ from ddp_doctor.fixes._node import KUBERNETES_VOLUME_URL, engine_of, quoted
 from ddp_doctor.model import Remedy, Verdict, command, export, say
 from ddp_doctor.policy import GIB, Policy
 
-SHM_VOLUME = """\
-volumes:
-- name: shm
-  emptyDir: {medium: Memory}
-containers:
-- volumeMounts:
-  - {name: shm, mountPath: /dev/shm}
-"""
-
 
 def shm_too_small(os: Optional[Os] = None) -> Iterator[Remedy]:
     """Enlarge /dev/shm where it is made."""
     if engine_of(os) == "kubernetes":
-        step = say("Add to the pod's specification:\n" + SHM_VOLUME, scope="this job", see=KUBERNETES_VOLUME_URL)
-        yield Remedy("Mount a memory volume at /dev/shm", (step,))
+        # In YAML's flow style, which survives being wrapped.
+        volume = "Add to the pod's spec: volumes: [{name: shm, emptyDir: {medium: Memory}}]"
+        mount = "Add to the container: volumeMounts: [{name: shm, mountPath: /dev/shm}]"
+        steps = (say(volume, scope="this job", see=KUBERNETES_VOLUME_URL), say(mount, scope="this job"))
+        yield Remedy("Mount a memory volume at /dev/shm; what is in it counts against the memory limit", steps)
     elif engine_of(os) == "docker":
         see = "https://docs.docker.com/reference/cli/docker/container/run/"
         yield Remedy(

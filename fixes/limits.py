@@ -4,7 +4,7 @@ from typing import Iterator, Optional
 
 from ddp_doctor.facts import UNLIMITED, Launch, Limit, Limits, Os
 from ddp_doctor.fixes._node import engine_of, is_slurm
-from ddp_doctor.model import Remedy, Step, Verdict, command, say, write_file
+from ddp_doctor.model import Remedy, Verdict, command, say, write_file
 from ddp_doctor.policy import Policy
 
 SLURM_FAQ = "https://slurm.schedmd.com/faq.html#memlock"
@@ -122,13 +122,9 @@ def _container(option: str, title: str) -> Remedy:
 
 
 def _pod_capability() -> Remedy:
-    pod = "securityContext:\n  capabilities:\n    add: [IPC_LOCK]\n"
+    text = "Add to the container: securityContext: {capabilities: {add: [IPC_LOCK]}}"
     see = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
-    return Remedy("Give the pod CAP_IPC_LOCK: Kubernetes has no ulimit", (_pod(pod, see),))
-
-
-def _pod(content: str, see: str) -> Step:
-    return say("Add to the container's specification:\n" + content, scope="this job", see=see)
+    return Remedy("Give the container CAP_IPC_LOCK: Kubernetes has no ulimit", (say(text, scope="this job", see=see),))
 
 
 def _number_in(text: str) -> int:

@@ -93,7 +93,7 @@ def test_it_is_said_whose_limit_was_read():
         (Os(container=""), Launch(slurm={"SLURM_JOB_ID": "7"}), "PropagateResourceLimitsExcept=MEMLOCK"),
         (Os(container="docker"), None, "--ulimit memlock=-1:-1"),
         (Os(container="podman"), Launch(launcher="slurm"), "--ulimit memlock=-1:-1"),
-        (Os(container="kubernetes"), None, "add: [IPC_LOCK]"),
+        (Os(container="kubernetes"), None, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
         (Os(container="apptainer"), Launch(launcher="slurm"), "LimitMEMLOCK=infinity"),
     ],
 )
