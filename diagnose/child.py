@@ -64,13 +64,19 @@ def start(name: str, work: Callable[[], Any], limit_s: float, deadline_s: Option
 
     deadline_s: seconds after which the person will not wait any longer; cut short by it, a child is no fault of the node.
     A child of a child gets no more time than lets its parent still answer: ``within``.
+    Raises OSError where there is no process or file descriptor left for it.
     """
     limit_s, late = within(limit_s)
     if deadline_s is not None and deadline_s < limit_s:
         limit_s, late = deadline_s, "deadline"
     read_end, write_end = os.pipe()
     with signals_held():
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no more processes are allowed
+            os.close(read_end)
+            os.close(write_end)
+            raise
         if pid == 0:
             os.close(read_end)
             _be_child(work, write_end, limit_s, late)

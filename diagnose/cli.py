@@ -5,44 +5,82 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple
 
 import click
 from ddp_doctor import __version__
 
 USAGE = 2
-"""Exit status for wrong usage and for input that cannot be used."""
+"""Exit status for wrong usage, for input that cannot be used, and for a file that cannot be written."""
+UNSURE = 3
+"""Exit status where no verdict is possible."""
 
 _NAGIOS = {"passed": 0, "warning": 1, "error": 2, "unknown": 3}
 
 
 def main() -> NoReturn:
     """Entry point: every way out is an exit status and a sentence, never a traceback."""
+    _stand_in_for_closed_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = cli.main(prog_name="ddp-doctor", standalone_mode=False)
-    except click.exceptions.Abort:
-        _leave(3, "interrupted")
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        _leave(UNSURE, "interrupted")
     except click.ClickException as error:
-        error.show()
-        _leave(error.exit_code)
-    except KeyboardInterrupt:
-        _leave(3, "interrupted")
-    except BrokenPipeError:
-        _leave(3)
+        with contextlib.suppress(OSError):
+            error.show()
+        _leave(UNSURE if _nagios_asks() else error.exit_code)
+    except SystemExit:  # click's own answer where the reader of --help has gone away
+        _leave(0)
+    except OSError as error:
+        _leave(USAGE, f"{error.filename or 'standard output'}: {error.strerror}")
+    except Exception as error:  # noqa: BLE001  a defect of ours says nothing about the node, and drains none
+        _leave(UNSURE, f"a defect of ddp-doctor, please report it: {type(error).__name__}: {error} ({_where(error)})")
     _leave(status if isinstance(status, int) else 0)
 
 
+def _stand_in_for_closed_streams() -> None:
+    """Started with ``>&-``: what is opened next would take the number of standard output, and be written to."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
+
+
+def _nagios_asks() -> bool:
+    """For a monitoring system 2 is CRITICAL: how it was called is no fault of the node."""
+    return "--exit-style=nagios" in sys.argv or "nagios" in sys.argv
+
+
+def _where(error: BaseException) -> str:
+    """File and line at which it came up."""
+    place = error.__traceback__
+    while place and place.tb_next:
+        place = place.tb_next
+    return f"{os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}" if place else "nowhere"
+
+
 def _leave(status: int, message: str = "") -> NoReturn:
-    """Exit with ``status``; a reader that has gone away (``| head``) is no error of ours."""
+    """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)  # nothing is left to be told
     if message:
-        click.echo(f"ddp-doctor: {message}", err=True)
+        _complain(message)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
+
+
+def _complain(message: str) -> None:
+    with contextlib.suppress(OSError):
+        click.echo(f"ddp-doctor: {_printable(message)}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -104,7 +142,6 @@ _printing = _options(
 @click.option(
     "--facts",
     "facts_given",
-    is_flag=False,
     multiple=True,
     metavar="FILE",
     help="Judge collected facts, or re-print a saved report; more files or folders may follow.",
@@ -191,10 +228,12 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
 
             anonymiser = Anonymiser(facts)
             facts, entries = anonymiser.data(facts), anonymiser.data(entries)
-        if bundle:
-            recording.write_bundle(entries, bundle)
-        _write(output, json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n")
-    return 3 if any(reason["kind"] in ("interrupted", "deadline") for reason in facts["reasons"].values()) else 0
+    text = json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    written = [_written(output, lambda: _write(output, text))]
+    if bundle:
+        written.append(_written(bundle, lambda: recording.write_bundle(entries, bundle)))
+    cut_short = any(reason["kind"] in ("interrupted", "deadline") for reason in facts["reasons"].values())
+    return USAGE if not all(written) else UNSURE if cut_short else 0
 
 
 @cli.command()
@@ -207,9 +246,8 @@ def checks(check_id: Optional[str], as_json: bool) -> int:
     loaded = registry.load()
     with _plain_errors():
         found = registry.chosen(loaded, [check_id] if check_id else [], [])
-    click.echo(
-        reference.as_json(found) if as_json else reference.text(found, loaded, detailed=bool(check_id), width=_width())
-    )
+    text = reference.as_json(found) if as_json else reference.text(found, loaded, bool(check_id), _width())
+    _write("-", text + "\n")
     return 0
 
 
@@ -226,10 +264,9 @@ def _plain_errors() -> Iterator[None]:
         yield
     except (BadConfig, BadDocument, BadNodes, BadRecording, UnknownCheck) as error:
         raise click.UsageError(_printable(str(error))) from None
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise click.UsageError(_printable(f"{error.filename or ''}: {error.strerror}")) from None
+        place = f"{error.filename}: " if error.filename else ""
+        raise click.UsageError(_printable(f"{place}{error.strerror}")) from None
 
 
 def _printable(text: str) -> str:
@@ -253,8 +290,16 @@ def _ask(options: Any) -> Any:
         peers=tuple(parse_nodes(options["peers"])),
         ports=tuple(_endpoint(text) for text in options["reach"]),
         python=options["python"],
-        cwd=os.getcwd(),
+        cwd=_cwd(),
     )
+
+
+def _cwd() -> Optional[str]:
+    """The working directory; None where it was deleted, or lies on a file system that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _node(name: Optional[str]) -> Optional[str]:
@@ -283,7 +328,7 @@ def _config(options: Any) -> Any:
     from ddp_doctor import config as configuration
     from ddp_doctor.model import Severity
 
-    found = configuration.load(configuration.find(options["config"], os.getcwd()))
+    found = configuration.load(configuration.find(options["config"], _cwd()))
     changes = {
         name: options[name]
         for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")
@@ -340,14 +385,20 @@ def _print(report: Any, writers: List[Tuple[str, str]], options: Any, fail_on: A
             encoding=(sys.stdout.encoding or "ascii") if path == "-" else "utf-8",
             fail_on=fail_on,
         )
-        try:
-            _write(path, reports.render(kind, report, how))
-        except BrokenPipeError:
-            _leave(status)
-        except OSError as error:
-            click.echo(f"ddp-doctor: {_printable(path)}: cannot be written: {error.strerror}", err=True)
-            status = USAGE if options["exit_style"] == "plain" else 3
+        text = reports.render(kind, report, how)
+        if not _written(path, partial(_write, path, text)):
+            status = USAGE if options["exit_style"] == "plain" else UNSURE
     return status
+
+
+def _written(path: str, write: Callable[[], None]) -> bool:
+    """Did ``write`` succeed? If not, standard error says why, and what else is to be written still is."""
+    try:
+        write()
+    except OSError as error:
+        _complain(f"{'standard output' if path == '-' else path}: cannot be written: {error.strerror}")
+        return False
+    return True
 
 
 def _status(report: Any, style: str) -> int:
@@ -362,14 +413,18 @@ def _status(report: Any, style: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    """Write text to a file or, for "-", to standard output, whatever its encoding can carry."""
+    """Write text to a file or, for "-", to standard output, whatever its encoding can carry.
+
+    Raises OSError, but not where the reader has gone away (``| head``): it has what it wanted.
+    """
     if path != "-":
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         return
     encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
 
 
 def _width() -> int:

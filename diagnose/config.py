@@ -64,13 +64,13 @@ class Config:
     """The file that it came from; "" for the stock values."""
 
 
-def find(explicit: Optional[str], cwd: str) -> Optional[str]:
+def find(explicit: Optional[str], cwd: Optional[str]) -> Optional[str]:
     """The file to use: --config, else the working directory's, else the system's. Root takes only files that are its own."""
     if explicit is not None:
         return explicit
-    for name in ("ddp-doctor.toml", "pyproject.toml"):
-        path = os.path.join(cwd, name)
-        if os.path.isfile(path) and _may_use(path) and (name == "ddp-doctor.toml" or _section(path)):
+    here = [os.path.join(cwd, name) for name in ("ddp-doctor.toml", "pyproject.toml")] if cwd else []
+    for path in here:
+        if os.path.isfile(path) and _may_use(path) and (path == here[0] or _section(path)):
             return path
     return SYSTEM_FILE if os.path.isfile(SYSTEM_FILE) else None
 
@@ -119,10 +119,11 @@ def _table(path: str) -> Dict[str, Any]:
             table = tomllib.load(file)
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number with too many digits
         raise BadConfig(f"{path}: not valid TOML: {error}") from None
     if os.path.basename(path) == "pyproject.toml":
-        table = table.get("tool", {}).get("ddp-doctor", {})
+        table = _mapping(path, "tool", table.get("tool", {}))
+        table = _mapping(path, "tool.ddp-doctor", table.get("ddp-doctor", {}))
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 

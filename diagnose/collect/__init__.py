@@ -15,7 +15,7 @@ from ddp_doctor.collect import frame
 from ddp_doctor.facts import SCHEMA_VERSION, SECTIONS, Reason, to_plain
 from ddp_doctor.host import Host
 from ddp_doctor.recording import Recorder
-from ddp_doctor.unreadable import Unreadable
+from ddp_doctor.unreadable import Unreadable, reason_of
 
 LIMIT_S = 10.0
 """A section's time when its module sets none: the calls behind it have shorter limits of their own."""
@@ -49,7 +49,10 @@ class Gathering:
                 self._reasons[name] = to_plain(reason)
                 continue
             work = partial(_section, module, host, ask)
-            self._running.append(child.start(name, work, _limit_s(module, ask), deadline_s))
+            try:
+                self._running.append(child.start(name, work, _limit_s(module, ask), deadline_s))
+            except OSError as error:  # of processes or file descriptors none is left
+                self._reasons[name] = to_plain(reason_of(error, f"reading {name}: cannot start a child"))
 
     def __enter__(self) -> "Gathering":
         return self
