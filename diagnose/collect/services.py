@@ -103,5 +103,5 @@ def _owners(ports: Set[int]) -> List[Tuple[int, int, str]]:
         import psutil
     except ImportError:
         raise Unreadable(Reason("absent", "psutil is not installed here")) from None
-    sockets = [s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN and s.pid]
-    return [(s.laddr.port, s.pid, _comm(str(s.pid))) for s in sockets if s.laddr.port in ports]
+    seen = ((s.laddr[1], s.pid) for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN and s.laddr)
+    return [(port, pid, _comm(str(pid))) for port, pid in seen if pid and port in ports]
