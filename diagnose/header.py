@@ -158,14 +158,20 @@ def _taken(facts: NodeFacts) -> str:
     """How the facts were taken: root's or ssh's limits are not the job's."""
     how = facts.how
     user = f"as {how.user or 'user'} (uid {how.uid})" if how.uid is not None else None
-    moment = _moment(facts.collected_at) if facts.collected_at is not None else None
+    moment = _when(facts.collected_at) if facts.collected_at is not None else None
     took = f"in {seconds(facts.duration_s)}" if facts.duration_s is not None else None
     job = f"in job {how.job}" if how.job else "outside a scheduler's job"
     return _joined((_VIA.get(how.via, f"by {how.via}"), user, job, f"profile {how.profile}", moment, took))
 
 
-def _moment(unix_s: float) -> str:
+def _when(unix_s: float) -> str:
+    found = moment(unix_s)
+    return found.strftime("%Y-%m-%d %H:%M UTC") if found else f"at {unix_s:g} s of Unix time"
+
+
+def moment(unix_s: float) -> Optional[datetime.datetime]:
+    """The moment of a Unix time, or None for one that no calendar has (facts may be damaged)."""
     try:
-        return datetime.datetime.fromtimestamp(unix_s, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        return datetime.datetime.fromtimestamp(unix_s, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
-        return f"at {unix_s:g} s of Unix time"
+        return None

@@ -184,10 +184,10 @@ def _from_one(facts: NodeFacts, policy: Policy, job: int) -> Iterator[str]:
         return
     yield "# on this node:"
     yield _line(facts, policy, [facts], job, str(here))
-    others = [rank for rank in range(job) if rank != here]
-    numbers = f"with --node_rank {others[0]}" if job == 2 else f"with its own --node_rank from 0 to {job - 1}"
+    other = 1 if here == 0 else 0
+    numbers = f"with --node_rank {other}" if job == 2 else f"with its own --node_rank from 0 to {job - 1}"
     yield f"# on {'the other node' if job == 2 else 'each other node'}, {numbers} and as many processes as it has GPUs:"
-    yield _line(facts, policy, [facts], job, str(others[0]))
+    yield _line(facts, policy, [facts], job, str(other))
 
 
 def _exports(nodes: Sequence[NodeFacts]) -> Dict[str, List[str]]:

@@ -1,10 +1,9 @@
 """The report as JUnit XML: a suite for each node, a test case for each check and subject."""
 
-import datetime
 from typing import Dict, Iterable, List, Optional
 from xml.etree import ElementTree as xml
 
-from ddp_doctor import escape
+from ddp_doctor import escape, header
 from ddp_doctor.model import Node, Outcome, Report, Verdict
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
@@ -33,8 +32,8 @@ def render(report: Report, options: Options) -> str:
 
 def _suite(node: Node, verdicts: List[Verdict], options: Options) -> xml.Element:
     suite = xml.Element("testsuite", name=escape.xml(node.name or "all nodes"))
-    if node.collected_at is not None:
-        moment = datetime.datetime.fromtimestamp(node.collected_at, datetime.timezone.utc)
+    moment = header.moment(node.collected_at) if node.collected_at is not None else None
+    if moment:
         suite.set("timestamp", moment.strftime("%Y-%m-%dT%H:%M:%S"))
     suite.set("time", f"{node.duration_s or 0:.3f}")
     properties = xml.SubElement(suite, "properties") if node.summary else None
