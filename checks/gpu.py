@@ -127,16 +127,30 @@ def unreadable(
         return
     if not (demanded or gpus.kernel_module or is_gpu_node(gpus, os)) or (none_admitted(gpus, os) and not demanded):
         return
-    if gpus.gpus is not None:
+    silent = _silent(gpus)
+    if gpus.gpus is not None and silent is None:
         yield Reading(ok=True, measured=f"{plural(len(gpus.gpus), 'GPU')} read by {gpus.source or 'the driver'}")
+    elif (
+        silent is not None and silent.kind == "absent"
+    ):  # neither NVML nor nvidia-smi is here: CUDA may work all the same
+        raise NotKnown(silent)
     elif not _explained(gpus):
-        why = gpus.nvml_error or why_unknown(gpus, "gpus").text
+        why = gpus.nvml_error or (silent or why_unknown(gpus, "gpus")).text
         yield _unreadable(why, "the PCI bus, the loaded driver or the policy says that GPUs are here")
 
 
 def _unreadable(why: str, because: str) -> Reading:
     return Reading(
         ok=False, measured=why, expected=f"an answer: {because}", message=f"the GPUs could not be read: {why}"
+    )
+
+
+def _silent(gpus: Gpus) -> Optional[Reason]:
+    """Why the driver told nothing of GPUs that the kernel's own trees show; None where it told, or there are none."""
+    if gpus.source != "proc" or not gpus.gpus:
+        return None
+    return gpus.gpus[0].unread.get(
+        "memory_total_bytes", Reason("unreadable", gpus.nvml_error or "the driver was silent")
     )
 
 
@@ -192,6 +206,9 @@ def not_answering(gpus: Gpus) -> Iterator[Reading]:
         first CUDA call, or NCCL waits for it for ever. It comes back by a reset or a reboot, if at all.
     See: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
+    silent = _silent(gpus)
+    if silent is not None:  # none of them was asked: gpu/unreadable
+        raise NotKnown(silent)
     for gpu in gpus.gpus or ():
         yield Reading(
             ok=gpu.fault is None,

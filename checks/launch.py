@@ -150,7 +150,7 @@ def world_size_mismatch(launch: Launch, policy: Policy) -> Iterator[Reading]:
         yield Reading(
             ok=launch.world_size == ranks * nnodes or per_node,
             measured=f"WORLD_SIZE {launch.world_size}, {nnodes} nodes with {ranks} ranks each",
-            expected=f"WORLD_SIZE {ranks * nnodes}",
+            expected=f"WORLD_SIZE {ranks * nnodes}" + (f", or {nnodes} before torchrun sets it" if per_node else ""),
             message="WORLD_SIZE and the ranks that are started differ",
         )
 

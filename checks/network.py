@@ -316,7 +316,9 @@ def _speed(
     speed, name = nccl.wire_speed_gbit_s(best.interface), best.interface.name
     if speed is None:
         reason = best.interface.unread.get("speed_mbit_s")
-        virtual = Reason("not-applicable", f"{name} is a virtual NIC ({best.interface.kind}): its speed is not judged")
+        virtual = Reason(
+            "not-applicable", f"{name} is a virtual NIC ({_maker(best.interface)}): its speed is not judged"
+        )
         unsaid = reason if reason and best.interface.kind in nccl.WIRED_KINDS else virtual
         if best.interface.running is False:
             unsaid = Reason("not-applicable", f"{name} has no link")
@@ -332,6 +334,11 @@ def _speed(
         expected=f"at least {minimum_gbit_s:g} Gb/s",
         message=message,
     )
+
+
+def _maker(interface: Interface) -> str:
+    """ena, hv_netvsc, veth: the driver's name where there is a driver."""
+    return interface.driver or interface.kind or "kind not known"
 
 
 def _faster(interfaces: Sequence[Interface], chosen: Interface, speed_gbit_s: float) -> str:

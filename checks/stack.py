@@ -10,6 +10,7 @@ from ddp_doctor.facts import Cuda, Gpus, Library, Os, Reason, Torch
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import Policy
 from ddp_doctor.tables import TorchBuild
+from ddp_doctor.units import plural
 from ddp_doctor.versions import at_least, minor
 
 # --------------------------------------------------------------------------- is it there, does it start
@@ -119,7 +120,9 @@ def cuda_not_available(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Ite
     )
     yield Reading(
         ok=available,
-        measured=f"CUDA {torch.cuda} available, {torch.cuda_device_count} devices" if available else _shorter(said),
+        measured=f"CUDA {torch.cuda} available, {plural(torch.cuda_device_count or 0, 'device')}"
+        if available
+        else _shorter(said),
         expected="torch.cuda.is_available() is True",
         message=f"torch cannot use the GPUs: {cause.says}",
     )

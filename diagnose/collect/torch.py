@@ -92,11 +92,14 @@ def _settle(facts: Dict[str, Any], unread: Unread) -> None:
         del unread[name]
     if not facts["installed"]:
         _note(unread, tuple(n for n in Torch.__annotations__ if facts.get(n) is None), _ABSENT)
+    elif facts["path"] is None or "flavour" not in facts:  # imported, and not in the folders that were looked at
+        _note(unread, ("installer", "flavour", "wheel_tag", "requires", "nvidia_packages", "nccl_bundled"), _ELSEWHERE)
     for name in ("python", "python_chosen_by", "installed", "unread", "companions", *_MAY_BE_NONE):
         if unread.get(name) is _ABSENT:
             del unread[name]
 
 
+_ELSEWHERE = Reason("absent", "this torch lies outside the folders from which its interpreter imports by its files")
 _ABSENT = Reason("absent", "torch is not installed there")
 
 

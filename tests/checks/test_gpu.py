@@ -98,6 +98,9 @@ HEALTHY = {
     ),
 }  # fmt: skip
 
+TREES_ALONE = gpus(source="proc", gpus=tuple(Gpu(n, unread={"memory_total_bytes": GONE}) for n in range(8)))
+"""NVML hangs: the GPUs are known by the kernel's trees."""
+
 ALL = (
     "bound-to-nouveau compute-mode-exclusive compute-mode-prohibited driver-below-minimum driver-library-mismatch "
     "driver-not-loaded driver-too-old-for-cuda-11 exclusive-and-too-many-ranks fewer-than-expected fewer-than-on-bus "
@@ -122,6 +125,7 @@ def test_a_healthy_node_raises_no_alarm(node):
         ("unreadable", HANGS, UBUNTU, Policy(), "timed out after 20 s"),
         ("unreadable", replace(HANGS, on_bus=()), UBUNTU, Policy(), "timed out"),
         ("unreadable", replace(NOTHING, gpus=None, unread={"gpus": GONE}), UBUNTU, Policy(expect_gpus=8), "timed out"),
+        ("unreadable", TREES_ALONE, UBUNTU, Policy(), "timed out"),
         ("driver-below-minimum", gpus(), UBUNTU, Policy(driver_minimum="550.54.14"), "older than 550.54.14"),
         ("driver-too-old-for-cuda-11", gpus(driver="440.33.01"), CENTOS, Policy(), "440.33.01 is older than 450.80.02"),
         ("not-answering", changed(3, fault="GPU is lost"), UBUNTU, Policy(), "GPU 3 at 0000:04:00.0 does not answer"),
