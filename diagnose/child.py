@@ -21,8 +21,8 @@ GRACE_S = 0.3
 """Time between the request to end and SIGKILL."""
 
 _ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM})
-MARGIN_S = 0.1
-"""What a child keeps of its time to tell that something within it did not answer."""
+MARGIN_S = 0.4
+"""What a child keeps of its time, or a quarter of that where it is short, to end something within it and to tell."""
 
 _ends_at = float("inf")
 """When this process's own time is over, on the monotonic clock."""
@@ -92,7 +92,8 @@ def within(limit_s: float) -> Tuple[float, str]:
 
     ``limit_s``, or what is left of this process's own time less a margin, whichever is shorter.
     """
-    left_s = max(0.0, _ends_at - time.monotonic() - MARGIN_S)
+    left_s = max(0.0, _ends_at - time.monotonic())
+    left_s -= min(MARGIN_S, left_s / 4)
     return (limit_s, "timed-out") if limit_s <= left_s else (left_s, _late)
 
 

@@ -143,8 +143,8 @@ def _text(value: Any) -> str:
 def _gpus(nvml: Any, count: int) -> List[Plain]:
     """Read each GPU in a child of its own; one that does not answer is told with its ``fault``."""
     started = time.monotonic()
-    last = started + READ_LIMIT_S
     children = [child.start(f"gpu {i}", lambda i=i: _started_gpu(nvml, i), READ_LIMIT_S) for i in range(count)]  # type: ignore[misc]
+    last = min((waiting.deadline for waiting in children), default=started)
     _wait_until(children, min(last, started + max(STALL_S, WAKE_S * count)))
     indices = {running.pid: index for index, running in enumerate(children)}
     found: Dict[int, Plain] = {}

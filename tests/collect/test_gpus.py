@@ -257,12 +257,13 @@ def test_nvml_that_never_starts_leaves_the_kernel_s_word(node, fake_nvml, impati
     assert found.gpus[0].unread["memory_total_bytes"].kind == kind
 
 
-def test_a_section_that_is_given_up_leaves_no_process(fake_nvml):
+def test_a_deadline_keeps_the_gpus_that_answered_and_leaves_no_process(fake_nvml):
     """Every descendant holds the pipe's write end: it reads as ended when the last of them is gone."""
     fake_nvml.install(fake_nvml.healthy(2), {"1:nvmlDeviceGetName": "hang"})
     script = (
         "from ddp_doctor import collect, ask, host\n"
-        "print(collect.gather(host.Host(), ask.Ask(), 1.0, ('gpus',))['reasons']['gpus']['kind'])"
+        "gpus = collect.gather(host.Host(), ask.Ask(), 2.0, ('gpus',))['gpus']['gpus']\n"
+        "print(gpus[0]['name'], gpus[1]['unread']['name']['kind'])"
     )
     ours, theirs = os.pipe()
     env = {**os.environ, **fake_nvml.env}
@@ -270,7 +271,7 @@ def test_a_section_that_is_given_up_leaves_no_process(fake_nvml):
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         assert select.select([pipe], [], [], 5.0)[0] == [pipe]
-    assert ran.stdout == b"timed-out\n"
+    assert ran.stdout == b"NVIDIA A100-SXM4-80GB deadline\n"
 
 
 @pytest.mark.parametrize(
