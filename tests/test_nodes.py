@@ -30,16 +30,14 @@ def node(request, tmp_path_factory):
     described = machine.describe(folder)
     recording = tmp_path_factory.mktemp("recording") / folder.name
     machine.write(described, recording)
-    plain = collect.gather(open_recording(str(recording)), Ask(**described["ask"]))
-    settled = settle(plain)
-    facts = document.facts_from(settled)
-    judging = configuration(described)
-    return (
-        folder,
-        described["expected"],
-        settled,
-        examine.report([facts], registry.chosen(CHECKS, (), ()), CHECKS, judging),
-    )
+    return (folder, described["expected"], *examined(open_recording(str(recording)), described))
+
+
+def examined(recording, described):
+    """(facts as plain data, report) of what is behind a recording, by the options in [ask]."""
+    plain = settle(collect.gather(recording, Ask(**described["ask"])))
+    checks = registry.chosen(CHECKS, (), ())
+    return plain, examine.report([document.facts_from(plain)], checks, CHECKS, configuration(described))
 
 
 def settle(plain):
@@ -68,11 +66,31 @@ def test_what_a_person_expects(node):
 
 def test_nothing_crashes(node):
     _, _, facts, judged = node
-    assert {
-        name: reason for name, reason in facts["reasons"].items() if reason["kind"] in ("crashed", "timed-out")
-    } == {}
+    assert_sound(facts, judged)
+
+
+def assert_sound(facts, judged):
+    """No section crashed, no check broke, and what is not known has a reason."""
+    assert {name: reason for name, reason in facts["reasons"].items() if reason["kind"] == "crashed"} == {}
     assert {name for name in SECTIONS if facts.get(name) is None} == set(facts["reasons"])
     assert [v.check for v in judged.verdicts if v.outcome is Outcome.BROKEN] == []
+    sections = {name: facts[name] for name in SECTIONS if facts.get(name)}
+    assert [f"{name}.{path}" for name, section in sections.items() for path in unexplained(section)] == []
+
+
+NOTHING_WRONG = ("nvml_error", "fault", "import_error", "import_failure", "cuda_error", "cuda_init_code", "error")
+"""Fields in which None says that all is well."""
+
+
+def unexplained(plain):
+    """Fields that are None and have no reason, in a section and in what it holds."""
+    known = plain.keys() if isinstance(plain, dict) and "unread" in plain else ()
+    for name in known:
+        if plain[name] is None and name not in plain["unread"] and name not in NOTHING_WRONG:
+            yield name
+    inner = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
+    for name, value in inner:
+        yield from (f"{name}.{path}" for path in unexplained(value))
 
 
 def test_facts(node, golden):
@@ -103,3 +121,45 @@ def test_every_format(node):
     jsonschema.validate(json.loads(report.render("json", judged)), schema)
     for kind in report.formats():
         assert judged.nodes[0].name in report.render(kind, judged)
+
+
+CAPTURES = Path(__file__).parent.parent.parent / "shared" / "captures"
+GRAFTS = [
+    ("1-infiniband-sysfs/gpud-h100", "/sys/class/infiniband", "9 InfiniBand and RoCE ports at 200 to 400 Gb/s"),
+    ("1-infiniband-sysfs/node_exporter/sys/class/infiniband", "/sys/class/infiniband", "NCCL will use"),
+    ("1-infiniband-sysfs/procfs/sys/class/infiniband", "/sys/class/infiniband", "NCCL will use"),
+    ("1-infiniband-sysfs/rdma_exporter/efa/class/infiniband", "/sys/class/infiniband", "NCCL will use"),
+    ("5-host/procfs-fixtures/proc", "/proc", "8 InfiniBand ports at 400 Gb/s"),
+    ("5-host/node_exporter/proc", "/proc", "8 InfiniBand ports at 400 Gb/s"),
+    ("5-host/node_exporter/sys", "/sys", "8 InfiniBand ports at 400 Gb/s"),
+]
+"""A captured tree, where it stands on the node that it is grafted on, and what the headline then says."""
+
+
+@pytest.mark.parametrize(("tree", "place", "says"), GRAFTS, ids=[graft[0] for graft in GRAFTS])
+def test_a_captured_tree_in_a_healthy_node(tree, place, says, tmp_path):
+    if not (CAPTURES / tree).is_dir():
+        pytest.skip(f"no captures here: {CAPTURES / tree}")
+    described = machine.describe(Path(__file__).parent / "nodes" / "h100-infiniband")
+    if "infiniband" in place:
+        names = sorted(path.name for path in (CAPTURES / tree).iterdir())
+        described.update(hca=[], env={**described["env"], "NCCL_IB_HCA": "^none"}, **with_devices(names))
+    machine.write(described, tmp_path)
+    for file in (path for path in (CAPTURES / tree).rglob("*") if path.is_file()):
+        target = tmp_path / "root" / place.lstrip("/") / file.relative_to(CAPTURES / tree)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    facts, judged = examined(open_recording(str(tmp_path)), described)
+    assert_sound(facts, judged)
+    assert [(v.check, v.measured) for v in judged.verdicts if v.outcome is Outcome.FAILED] == []
+    assert says in judged.summary.headline
+
+
+def with_devices(names):
+    """The captures of adapters lack what makes them usable: the devices of ib_uverbs."""
+    nodes = {f"/dev/infiniband/uverbs{number}": "0666" for number in range(len(names))}
+    verbs = {
+        f"/sys/class/infiniband/{name}/device/infiniband_verbs/uverbs{number}/dev": "231:192\n"
+        for number, name in enumerate(names)
+    }
+    return {"devices": nodes, "files": verbs}
