@@ -1,10 +1,10 @@
 """The report for people: a sentence, who was looked at, what is wrong, what to type next."""
 
 import textwrap
-from typing import Dict, Iterator, List, Sequence, Set
+from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from ddp_doctor import escape, glossary
-from ddp_doctor.model import Node, Outcome, Remedy, Report, Severity, Verdict
+from ddp_doctor.model import Node, Outcome, Remedy, Report, Severity, Step, Verdict
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
 from ddp_doctor.report._findings import Finding
@@ -53,6 +53,8 @@ class _Page:
         self.width = max(options.width, _NARROWEST)
         self.colour = options.colour
         self.verbose = options.verbose
+        self.told: Dict[Tuple[Step, ...], str] = {}
+        """Steps that were printed -> the check at which they stand."""
 
     def paint(self, text: str, kind: str) -> str:
         """Text in the colour of ``kind``, where colour is wanted."""
@@ -154,19 +156,28 @@ def _remedies(verdict: Verdict, page: _Page) -> Iterator[str]:
     """Each way out step by step; of a note, whose ways out are rarely taken, the best one, and the others by name."""
     in_full = verdict.fixes if page.verbose or verdict.severity is not Severity.NOTE else verdict.fixes[:1]
     for number, remedy in enumerate(in_full):
-        yield from _remedy("or" if number else "do", remedy, page)
+        yield from _remedy("or" if number else "do", remedy, verdict.check, page)
     yield from _detail("or", "; ".join(remedy.title for remedy in verdict.fixes[len(in_full) :]), page)
 
 
-def _remedy(label: str, remedy: Remedy, page: _Page) -> Iterator[str]:
+def _remedy(label: str, remedy: Remedy, check: str, page: _Page) -> Iterator[str]:
+    """One way out; steps that stand above already, since one cause often shows in several findings, are not repeated."""
+    above = page.told.setdefault(remedy.steps, check)
+    if remedy.steps and above != check:
+        yield from _detail(label, f"{remedy.title}: the steps stand above, at {above}", page)
+        return
     yield from _detail(label, remedy.title, page)
-    margin = " " * (_INDENT + 10)
     for step in remedy.steps:
-        yield from page.wrapped(findings.step_words(step), margin, margin)
-        code = findings.step_code(step)
-        yield from page.code(code, _INDENT + 12) if code else ()
-        for label, text in (("risk", step.risk), ("undo", step.undo), ("see", step.see)):
-            yield from page.wrapped(f"{label}: {text}", margin + "  ", margin + "    ") if text else ()
+        yield from _step(step, page)
+
+
+def _step(step: Step, page: _Page) -> Iterator[str]:
+    margin = " " * (_INDENT + 10)
+    yield from page.wrapped(findings.step_words(step), margin, margin)
+    code = findings.step_code(step)
+    yield from page.code(code, _INDENT + 12) if code else ()
+    for label, text in (("risk", step.risk), ("undo", step.undo), ("see", step.see)):
+        yield from page.wrapped(f"{label}: {text}", margin + "  ", margin + "    ") if text else ()
 
 
 def _broken(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
