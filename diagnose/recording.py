@@ -14,13 +14,15 @@ not there does not exist; otherwise it is "not recorded".
 
 import io
 import json
+import math
 import os
 import stat as stat_module
 import tarfile
+from dataclasses import fields
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ddp_doctor.facts import Reason
-from ddp_doctor.host import Host
+from ddp_doctor.host import Host, Ran, Stat, StatVfs
 from ddp_doctor.unreadable import Unreadable
 
 FORMAT = 1
@@ -62,10 +64,13 @@ class Recording(Host):
         entry = self.entries.get(f"{op} {key}") or self._by_hand(op, key)
         if "reason" in entry:
             raise Unreadable(Reason(str(entry["reason"]["kind"]), str(entry["reason"]["text"])))
-        if "file" not in entry:
-            return entry["value"]
-        text = self.files[entry["file"]]
-        return text if op == "read" else json.loads(text)
+        try:
+            value = _value(op, entry, self.files)
+        except (ValueError, RecursionError):  # not JSON any more
+            value = None
+        if not _SHAPES.get(op, _is_anything)(value):
+            raise Unreadable(Reason("unreadable", f"{key or op}: damaged in this recording"))
+        return value
 
     def _by_hand(self, op: str, key: str) -> Entry:
         """What a complete recording's folders say; otherwise "not recorded"."""
@@ -93,6 +98,51 @@ class Recording(Host):
         """Everything that exists: files, and what an entry speaks of (links, devices, unreadable files)."""
         spoken = (k.split(" ", 1) for k, e in self.entries.items() if e.get("reason", {}).get("kind") != "absent")
         return (*self.files, *("root" + key for op, key in spoken if op in ("read", "link", "stat")))
+
+
+def _value(op: str, entry: Entry, files: Dict[str, str]) -> Any:
+    if "file" not in entry:
+        return entry["value"]
+    text = files[entry["file"]]
+    return text if op == "read" else json.loads(text)
+
+
+def _is_anything(_value: Any) -> bool:
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_text, value))
+
+
+def _is(kind: Any) -> Callable[[Any], bool]:
+    """Does a value have the fields of the dataclass ``kind``, no more, and of their types?"""
+    types: Dict[str, Any] = {field.name: field.type for field in fields(kind)}
+    return lambda value: (
+        isinstance(value, dict)
+        and set(value) == set(types)
+        and all(isinstance(value[name], type) for name, type in types.items())
+    )
+
+
+_SHAPES: Dict[str, Callable[[Any], bool]] = {
+    "read": _is_text,
+    "link": _is_text,
+    "realpath": _is_text,
+    "list": _are_texts,
+    "resolve": _are_texts,
+    "stat": _is(Stat),
+    "statvfs": _is(StatVfs),
+    "run": _is(Ran),
+    "env": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    "now": lambda value: isinstance(value, (int, float)) and math.isfinite(value),
+    "user": lambda value: isinstance(value, (list, tuple)) and [type(part) for part in value] == [int, str],
+}
+"""What a recording must hold for each call through the door; what a library answered is its collector's affair."""
 
 
 def _plain_stat(kind: str) -> Dict[str, Any]:
@@ -179,15 +229,20 @@ def _is_sound(entry: Entry, files: Dict[str, str]) -> bool:
 
 
 def _folder(path: str) -> Dict[str, str]:
-    files = {}
+    """Read the regular files of a folder into memory; of one without an index nothing (KeyError)."""
+    if not os.path.isfile(os.path.join(path, "index.json")):
+        raise KeyError("index.json")
+    files, left = {}, UNPACKED_LIMIT_BYTES
     for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.join(folder, name)
             if stat_module.S_ISREG(os.lstat(full).st_mode):
                 with open(full, "rb") as file:
-                    files[os.path.relpath(full, path)] = file.read(UNPACKED_LIMIT_BYTES).decode(
-                        "utf-8", "backslashreplace"
-                    )
+                    content = file.read(left + 1)
+                left -= len(content)
+                if left < 0:
+                    raise BadRecording(f"{path}: holds more than {UNPACKED_LIMIT_BYTES >> 20} MiB")
+                files[os.path.relpath(full, path)] = content.decode("utf-8", "backslashreplace")
     return files
 
 
