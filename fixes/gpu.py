@@ -62,7 +62,7 @@ def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Rem
         (drained, command("reboot", who="root", scope="this node", risk="ends everything that runs here")),
     )
     yield Remedy(
-        "Or exchange the module without a reboot",
+        "Exchange the module without a reboot",
         (
             drained,
             command("systemctl stop nvidia-persistenced", who="root", scope="this node until reboot"),
@@ -111,7 +111,7 @@ def driver_below_minimum(finding: Verdict, os: Optional[Os] = None) -> Iterator[
 
 def driver_too_old_for_cuda_11(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
     yield Remedy(f"Install a newer driver ({finding.expected})", _upgrade(os))
-    yield Remedy("Or use a torch built with CUDA 10.2", (command("pip install torch==1.12.1", scope="this job"),))
+    yield Remedy("Use a torch built with CUDA 10.2", (command("pip install torch==1.12.1", scope="this job"),))
 
 
 def not_answering(finding: Verdict, gpus: Gpus) -> Iterator[Remedy]:
@@ -156,7 +156,7 @@ def fewer_than_on_bus(os: Optional[Os] = None) -> Iterator[Remedy]:
 def fewer_than_expected(os: Optional[Os] = None) -> Iterator[Remedy]:
     yield from fewer_than_on_bus(os)
     yield Remedy(
-        "Or correct the expectation",
+        "Correct the expectation",
         (say("Change expect_gpus in the policy, or --expect-gpus, if this node has fewer."),),
     )
 
@@ -207,7 +207,7 @@ def memory_taken(finding: Verdict) -> Iterator[Remedy]:
                 "fuser -v /dev/nvidia*.", who="root"),
         ),
     )  # fmt: skip
-    yield Remedy("Or use other GPUs", (say("Name free GPUs in CUDA_VISIBLE_DEVICES.", scope="this job"),))
+    yield Remedy("Use other GPUs", (say("Name free GPUs in CUDA_VISIBLE_DEVICES.", scope="this job"),))
 
 
 def compute_mode_prohibited(finding: Verdict) -> Iterator[Remedy]:
@@ -218,7 +218,7 @@ def exclusive_and_too_many_ranks(gpus: Gpus) -> Iterator[Remedy]:
     yield from fewer_than_ranks(gpus)
     closed = [gpu for gpu in gpus.gpus or () if (gpu.compute_mode or "").startswith("exclusive")]
     yield Remedy(
-        "Or let several processes on a GPU (NCCL still wants one rank a GPU)",
+        "Let several processes on a GPU (NCCL still wants one rank a GPU)",
         tuple(_default_mode(str(gpu.index), "EXCLUSIVE_PROCESS") for gpu in closed),
     )
 

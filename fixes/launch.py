@@ -34,14 +34,14 @@ def rank_out_of_range(launch: Launch) -> Iterator[Remedy]:
     """Let the launcher number the ranks."""
     yield _torchrun(launch)
     yield Remedy(
-        "Or correct the variables", (say("Ranks count from 0 to WORLD_SIZE - 1 over all nodes.", see=TORCHRUN),)
+        "Correct the variables", (say("Ranks count from 0 to WORLD_SIZE - 1 over all nodes.", see=TORCHRUN),)
     )
 
 
 def local_rank_out_of_range(launch: Launch) -> Iterator[Remedy]:
     """Let the launcher number the ranks."""
     yield _torchrun(launch)
-    yield Remedy("Or correct the variables", (say("Local ranks count from 0 on every node.", see=TORCHRUN),))
+    yield Remedy("Correct the variables", (say("Local ranks count from 0 on every node.", see=TORCHRUN),))
 
 
 def node_rank_out_of_range(launch: Launch) -> Iterator[Remedy]:
@@ -68,7 +68,7 @@ def local_rank_without_gpu(launch: Launch, finding: Verdict) -> Iterator[Remedy]
             unset("CUDA_VISIBLE_DEVICES", scope="this job"),
             say("A scheduler sets it on purpose: then ask for more GPUs."),
         )
-        yield Remedy("Or let the ranks see all GPUs", steps)
+        yield Remedy("Let the ranks see all GPUs", steps)
 
 
 def one_gpu_per_rank(launch: Launch) -> Iterator[Remedy]:
@@ -83,7 +83,7 @@ def world_size_mismatch(launch: Launch, policy: Policy, finding: Verdict) -> Ite
         "Let torchrun count the ranks", (unset("WORLD_SIZE", scope="this job"), unset("RANK", scope="this job"))
     )
     text = "Set homogeneous = false in [policy] of ddp-doctor.toml."
-    yield Remedy("Or say that the nodes have different numbers of ranks", (say(text),))
+    yield Remedy("Say that the nodes have different numbers of ranks", (say(text),))
 
 
 def master_is_loopback(

@@ -259,7 +259,7 @@ def firewall_closed(
     ufw = finding.subject == "ufw"
     if subnet is not None:
         yield Remedy("Trust the subnet of the nodes, on every node", tuple(_trust(str(subnet), ufw)))
-    yield Remedy("Or narrow the range of ports and open it, on every node", tuple(_open_range(network, launch, ufw)))
+    yield Remedy("Narrow the range of ports and open it, on every node", tuple(_open_range(network, launch, ufw)))
 
 
 def _trust(subnet: str, ufw: bool) -> Iterator[Step]:

@@ -21,7 +21,7 @@ def master_port_taken(launch: Launch, network: Network) -> Iterator[Remedy]:
                 risk="it may be a running job",
             ),
         )
-        yield Remedy("Or end the process that holds it", steps)
+        yield Remedy("End the process that holds it", steps)
 
 
 def master_port_in_use(launch: Launch, network: Network) -> Iterator[Remedy]:
@@ -36,7 +36,7 @@ def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator
     see = "https://docs.kernel.org/networking/ip-sysctl.html"
     text = f"sysctl -w net.ipv4.ip_local_reserved_ports={port}"
     yield Remedy(
-        "Or keep the kernel from giving it away",
+        "Keep the kernel from giving it away",
         (
             command(
                 text, who="root", scope="this node until reboot", risk="replaces the list of reserved ports", see=see
@@ -76,7 +76,7 @@ def _by_outcome(reach: Reach, finding: Verdict) -> Iterator[Remedy]:
         yield Remedy("Mend the route on this node", (*look, say(text, who="root", scope="this node")))
         if seen.outcome == "prohibited":
             text = "Look for a rule of the output chain that rejects it: nft list ruleset."
-            yield Remedy("Or this node's own firewall", (say(text, who="root"),))
+            yield Remedy("This node's own firewall", (say(text, who="root"),))
     elif dead:
         steps = (say(f"Check that {seen.host} is up, has the address {seen.ip} and is in this network.", who="user"),)
         yield Remedy("Wake the host, or correct the address", steps)
@@ -88,4 +88,4 @@ def _by_outcome(reach: Reach, finding: Verdict) -> Iterator[Remedy]:
         yield Remedy("Open the firewall", (say(text, who="cluster admin", scope="all nodes", see=NCCL_NETWORK),))
         if seen.outcome == "timed-out":
             text = "In a cloud, open the security group between the nodes; on Wi-Fi, switch client isolation off."
-            yield Remedy("Or the network between", (say(text, who="network admin"),))
+            yield Remedy("The network between", (say(text, who="network admin"),))

@@ -34,9 +34,9 @@ def port_down(rdma: Rdma, env: Env, finding: Verdict, os: Optional[Os] = None) -
         names = ",".join(dict.fromkeys(p.device.name for p in active))
         text = "Keep the list of adapters the same in number and order on all nodes: they are paired by position."
         steps = (export("NCCL_IB_HCA", f"={names}", scope="this job", see=f"{NCCL_ENV}#nccl-ib-hca"), say(text))
-        yield Remedy("Or name only the adapters that are meant to carry the job", steps)
+        yield Remedy("Name only the adapters that are meant to carry the job", steps)
     text = 'Name adapters that serve storage or management in ignore_hcas of the policy: ignore_hcas = ["mlx5_2"].'
-    yield Remedy("Or tell ddp-doctor that the port is down by design", (say(text),))
+    yield Remedy("Tell ddp-doctor that the port is down by design", (say(text),))
 
 
 def _interface_up(rdma: Rdma, device: str) -> Iterator[Step]:
@@ -72,7 +72,7 @@ def hca_list_matches_nothing(rdma: Rdma, env: Env) -> Iterator[Remedy]:
     names = ",".join(dict.fromkeys(p.device.name for p in nccl.hca_ports(rdma.devices or (), None) if p.active))
     if names:
         yield Remedy(
-            "Or name adapters that are there", (export("NCCL_IB_HCA", f"={names}", scope="this job", see=see),)
+            "Name adapters that are there", (export("NCCL_IB_HCA", f"={names}", scope="this job", see=see),)
         )
 
 

@@ -173,7 +173,7 @@ def driver_too_old(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterato
     if version:
         package = f"cuda-compat-{version.group(1)}-{version.group(2)}"
         text = f"On data-centre GPUs only: install {package} and put /usr/local/cuda/compat first on LD_LIBRARY_PATH."
-        yield Remedy("Or use NVIDIA's forward-compatibility package", (say(text, who="root", see=COMPAT),))
+        yield Remedy("Use NVIDIA's forward-compatibility package", (say(text, who="root", see=COMPAT),))
 
 
 def older_nccl_loaded(torch: Torch, cuda: Optional[Cuda] = None) -> Iterator[Remedy]:
@@ -210,7 +210,7 @@ def distributed_not_built(torch: Torch, gpus: Optional[Gpus] = None, os: Optiona
 
 def nccl_not_available(torch: Torch, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
     yield Remedy("Install an official build, which has NCCL", _install(torch, gpus, os))
-    yield Remedy("Or build torch with it", (say("USE_NCCL=1 and USE_DISTRIBUTED=1 when torch is built from source."),))
+    yield Remedy("Build torch with it", (say("USE_NCCL=1 and USE_DISTRIBUTED=1 when torch is built from source."),))
 
 
 def gloo_not_available(torch: Torch, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
@@ -227,7 +227,7 @@ def python_not_supported(torch: Torch) -> Iterator[Remedy]:
 def glibc_too_old(torch: Torch, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
     yield Remedy("Install a torch that this system can load", _install(torch, gpus, os))
     yield Remedy(
-        "Or run it in a container with a newer system",
+        "Run it in a container with a newer system",
         (say("An image of Ubuntu 22.04 has glibc 2.35.", scope="this job"),),
     )
 
