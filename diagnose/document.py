@@ -39,11 +39,11 @@ def is_report(plain: Any) -> bool:
 
 def _from(plain: Any, kind: Type[T], version: int, what: str) -> T:
     found = plain.get("schema_version") if isinstance(plain, dict) else None
-    if not isinstance(found, int):
+    if not isinstance(found, int) or found < 1:
         raise BadDocument(f"not {what} of ddp-doctor: no schema_version in it")
     if found > version:
         raise BadDocument(f"{what} of schema {found}: this ddp-doctor reads up to {version}; use a newer one")
     try:
         return msgspec.convert(plain, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise BadDocument(f"damaged {what}: {error}") from None
+        raise BadDocument(f"{what}, damaged: {error}") from None

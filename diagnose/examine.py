@@ -6,9 +6,13 @@ from typing import Iterable, Iterator, List, Tuple
 from ddp_doctor import __version__, document, engine, summary
 from ddp_doctor.config import Config
 from ddp_doctor.facts import NodeFacts, Reason
-from ddp_doctor.model import REPORT_SCHEMA_VERSION, Report, Tool, Verdict
+from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict
 from ddp_doctor.registry import Check, Registry
 from ddp_doctor.scope import in_scope
+
+_MOOT = ("not-applicable", "not-asked")
+FILE_LIMIT_BYTES = 512 * 2**20
+"""A report on 10,000 nodes of 30 kB each (DESIGN 7) is 300 MB; what is longer, or never ends, is not read into memory."""
 
 
 def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, config: Config) -> Report:
@@ -20,7 +24,8 @@ def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, co
         verdicts.extend(engine.judge(in_scope(facts, config.policy.scope), checks, config))
     verdicts.extend(_plugin_verdicts(loaded))
     remarks = (f"configuration: {config.source}",) if config.source else ()
-    status = engine.exit_status(verdicts, config.fail_on, unsure=any(_is_cut_short(f) for f in seen) or not verdicts)
+    unsure = any(_is_cut_short(facts) for facts in seen) or _saw_nothing(verdicts)
+    status = engine.exit_status(verdicts, config.fail_on, unsure)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         tool=Tool("ddp-doctor", __version__),
@@ -32,8 +37,6 @@ def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, co
 
 def _plugin_verdicts(loaded: Registry) -> Iterator[Verdict]:
     """A plug-in that could not be loaded is a check that is broken: it may have found something."""
-    from ddp_doctor.model import Outcome, Severity
-
     for name, error in loaded.failed_plugins.items():
         reason = Reason("broken", f"plug-in {name} could not be loaded: {error}")
         yield Verdict("plugin/not-loaded", "", Outcome.BROKEN, Severity.WARNING, subject=name, reason=reason)
@@ -44,14 +47,20 @@ def _is_cut_short(facts: NodeFacts) -> bool:
     return any(reason.kind in ("interrupted", "deadline") for reason in facts.reasons.values())
 
 
+def _saw_nothing(verdicts: List[Verdict]) -> bool:
+    """Was nothing judged, though not because nothing applies or was asked?"""
+    judged = any(verdict.outcome in (Outcome.PASSED, Outcome.FAILED) for verdict in verdicts)
+    moot = verdicts and all(verdict.reason and verdict.reason.kind in _MOOT for verdict in verdicts)
+    return not judged and not moot
+
+
 def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
     """Facts and reports from files and folders of them. Raises BadDocument, which names the file."""
     facts: List[NodeFacts] = []
     reports: List[Report] = []
     for path in (file for given in paths for file in _files(given)):
         try:
-            with open(path, "rb") as file:
-                plain = document.plain_from(file.read())
+            plain = document.plain_from(_content(path))
             if document.is_report(plain):
                 reports.append(document.report_from(plain))
             else:
@@ -61,6 +70,14 @@ def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
         except document.BadDocument as error:
             raise document.BadDocument(f"{path}: {error}") from None
     return facts, reports
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        content = file.read(FILE_LIMIT_BYTES + 1)
+    if len(content) > FILE_LIMIT_BYTES:
+        raise document.BadDocument(f"longer than {FILE_LIMIT_BYTES >> 20} MiB: no facts and no report")
+    return content
 
 
 def _files(path: str) -> List[str]:

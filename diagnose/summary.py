@@ -8,7 +8,7 @@ from ddp_doctor.model import Outcome, Severity, Verdict
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
-_WENT_WRONG = ("timed-out", "crashed", "unreadable", "interrupted", "deadline")
+_WENT_WRONG = ("timed-out", "crashed", "unreadable", "interrupted", "deadline", "not-recorded")
 """Kinds of reason that say that something went wrong while looking, unlike not-applicable, not-asked or no-rights."""
 
 
@@ -86,12 +86,13 @@ def _on(checks: List[str], nodes: Sequence[NodeFacts], verdicts: Sequence[Verdic
 def _doubt(nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> str:
     """Why no verdict is possible."""
     broken = sorted({v.check for v in verdicts if v.outcome is Outcome.BROKEN})
-    cut = [f.name for f in nodes if any(reason.kind == "interrupted" for reason in f.reasons.values())]
+    cut = [f.name for f in nodes if any(reason.kind in ("interrupted", "deadline") for reason in f.reasons.values())]
     if cut:
         return "the examination was cut short" + (f" on {', '.join(cut)}" if len(nodes) > 1 else "")
     if broken:
         return f"{plural(len(broken), 'check')} broke ({', '.join(broken)})"
-    return "not every node could be examined" if verdicts else "nothing was examined"
+    judged = any(v.outcome in (Outcome.PASSED, Outcome.FAILED) for v in verdicts)
+    return "not every node could be examined" if judged else "nothing could be examined"
 
 
 def _network(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
