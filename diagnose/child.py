@@ -21,6 +21,8 @@ GRACE_S = 0.3
 """Time between the request to end and SIGKILL."""
 
 _ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM})
+PATIENCE_S = 1.0
+"""A person who watches is told after so long what is waited for."""
 MARGIN_S = 0.4
 """What a child keeps of its time, or a quarter of that where it is short, to end something within it and to tell."""
 
@@ -198,8 +200,15 @@ def abandon(children: Iterable[Child]) -> None:
     _end_all(list(children))
 
 
-def finish(children: Iterable[Child], limit_bytes: int = ANSWER_LIMIT_BYTES) -> Iterator[Tuple[Child, Outcome]]:
-    """Yield each child with its outcome as it answers, dies, or runs out of time."""
+def finish(
+    children: Iterable[Child],
+    limit_bytes: int = ANSWER_LIMIT_BYTES,
+    waiting_for: Optional[Callable[[List[str]], None]] = None,
+) -> Iterator[Tuple[Child, Outcome]]:
+    """Yield each child with its outcome as it answers, dies, or runs out of time.
+
+    waiting_for: told the names of those that are still out, whenever PATIENCE_S have passed without an answer.
+    """
     waiting: Dict[int, Child] = {child.pipe: child for child in children}
     with selectors.DefaultSelector() as selector:
         for fd in waiting:
@@ -207,7 +216,10 @@ def finish(children: Iterable[Child], limit_bytes: int = ANSWER_LIMIT_BYTES) -> 
         try:
             while waiting:
                 first = min(child.deadline for child in waiting.values())
-                ready = selector.select(max(0.0, first - time.monotonic()))
+                left_s = max(0.0, first - time.monotonic())
+                ready = selector.select(min(left_s, PATIENCE_S) if waiting_for else left_s)
+                if waiting_for and not ready:
+                    waiting_for([child.name for child in waiting.values()])
                 done = [waiting[key.fd] for key, _ in ready if _is_done(waiting[key.fd], limit_bytes)]
                 late = [c for c in waiting.values() if c not in done and time.monotonic() >= c.deadline]
                 for child in done + late:

@@ -167,13 +167,15 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
 def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float]) -> Any:
     """Examine one node; the checks are loaded while the node answers."""
     from ddp_doctor.collect import Gathering
+    from ddp_doctor.progress import Progress
     from ddp_doctor.scope import sections_in
 
     with Gathering(host, ask, _time_for_collecting(deadline_s), sections_in(config.policy.scope)) as gathering:
         from ddp_doctor import document, examine
 
         checks, loaded = _checks(config)
-        facts = document.facts_from(gathering.document())
+        with Progress() as progress:
+            facts = document.facts_from(gathering.document(progress))
     return examine.report([facts], checks, loaded, config)
 
 
@@ -218,10 +220,13 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
 
     from ddp_doctor import collect as collecting
     from ddp_doctor import recording
+    from ddp_doctor.progress import Progress
 
     with _plain_errors():
         host: Any = recording.open_recording(replay) if replay else recording.Recorder() if bundle else _host(None)
-        facts = collecting.gather(host, _ask(options), _time_for_collecting(options["deadline"]))
+        with Progress() as progress:
+            deadline_s = _time_for_collecting(options["deadline"])
+            facts = collecting.gather(host, _ask(options), deadline_s, waiting_for=progress)
         entries = getattr(host, "entries", {})
         if anonymise:
             from ddp_doctor.anonymise import Anonymiser

@@ -7,7 +7,7 @@ asked, and ``wanted(ask)``, which returns None or the ``Reason`` why the section
 import importlib
 from functools import partial
 from time import monotonic  # not "import time": the section of that name becomes an attribute of this package
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ddp_doctor import __version__, child
 from ddp_doctor.ask import Ask
@@ -22,11 +22,15 @@ LIMIT_S = 10.0
 
 
 def gather(
-    host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS
+    host: Host,
+    ask: Ask,
+    deadline_s: Optional[float] = None,
+    sections: Tuple[str, ...] = SECTIONS,
+    waiting_for: Optional[Callable[[List[str]], None]] = None,
 ) -> Dict[str, Any]:
     """Collect the sections and return the node's facts as plain JSON data: ``Gathering`` in one call."""
     with Gathering(host, ask, deadline_s, sections) as gathering:
-        return gathering.document()
+        return gathering.document(waiting_for)
 
 
 class Gathering:
@@ -61,14 +65,17 @@ class Gathering:
         child.abandon(self._running)
         self._running = []
 
-    def document(self) -> Dict[str, Any]:
-        """Wait for the sections; the facts as plain JSON data. After Ctrl-C: what was known by then."""
+    def document(self, waiting_for: Optional[Callable[[List[str]], None]] = None) -> Dict[str, Any]:
+        """Wait for the sections; the facts as plain JSON data. After Ctrl-C: what was known by then.
+
+        waiting_for: told every second which sections are still out.
+        """
         document = {"schema_version": SCHEMA_VERSION, **to_plain(frame.read(self._host, self._ask, __version__))}
         running, self._running = self._running, []
         left_behind: List[str] = []
         waiting = {started.name for started in running}
         try:
-            for finished, outcome in child.finish(running):
+            for finished, outcome in child.finish(running, waiting_for=waiting_for):
                 waiting.discard(finished.name)
                 self._note(document, finished.name, outcome)
                 if outcome.left_pid:
