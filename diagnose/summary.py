@@ -1,6 +1,6 @@
 """The report in short: each node's header, the headline, the counts and what to type next."""
 
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from ddp_doctor import header, model, nccl, next_lines
 from ddp_doctor.facts import NodeFacts
@@ -54,10 +54,11 @@ def _headline(
 ) -> Iterator[str]:
     """Ready or not, in plain words; then what the network will give."""
     errors = _failed(verdicts, Severity.ERROR)
+    things = _causes(v for v in verdicts if v.counts and v.severity is Severity.ERROR)
     warnings = _failed(verdicts, Severity.WARNING)
     blind = {v.check for v in verdicts if v.reason and v.reason.kind in _WENT_WRONG}
     if errors:
-        yield f"Not ready: {plural(len(errors), 'thing')} to fix{_on(errors, nodes, verdicts)}."
+        yield f"Not ready: {plural(things, 'thing')} to fix{_on(errors, nodes, verdicts)}."
     elif exit_status == 1:
         found = plural(len(warnings), "warning") if warnings else "notes that count"
         yield f"Not ready: {found} to look at, as you chose what fails."
@@ -74,6 +75,14 @@ def _headline(
 def _failed(verdicts: Sequence[Verdict], severity: Severity) -> List[str]:
     """Checks that failed with that severity and count."""
     return sorted({v.check for v in verdicts if v.counts and v.severity is severity})
+
+
+def _causes(failures: Iterable[Verdict]) -> int:
+    """How many things there are to fix: checks whose first remedy has the same steps show one cause from several sides."""
+    ways: Dict[str, object] = {}
+    for verdict in failures:
+        ways.setdefault(verdict.check, verdict.fixes[0].steps if verdict.fixes else verdict.check)
+    return len(set(ways.values()))
 
 
 def _on(checks: List[str], nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> str:

@@ -8,8 +8,10 @@ from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import answering, is_jetson
 from ddp_doctor.facts import Cuda, Gpus, Os, Torch
 from ddp_doctor.fixes import gpu as _gpu
-from ddp_doctor.model import Remedy, Step, command, say, unset
+from ddp_doctor.model import Remedy, Step, Verdict, command, say, unset
+from ddp_doctor.policy import Policy
 from ddp_doctor.tables import TorchBuild
+from ddp_doctor.versions import at_least
 
 COMPAT = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
 FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
@@ -86,13 +88,15 @@ def cpu_only_torch(torch: Torch, gpus: Optional[Gpus] = None, os: Optional[Os] =
 
 
 def cuda_not_available(
-    torch: Torch, gpus: Gpus, cuda: Optional[Cuda] = None, os: Optional[Os] = None
+    torch: Torch, gpus: Gpus, policy: Policy, finding: Verdict, cuda: Optional[Cuda] = None, os: Optional[Os] = None
 ) -> Iterator[Remedy]:
     cause = decode.cuda_failure(torch.cuda_error, gpus.visible_devices, torch.cuda_init_code)
     if cause.kind == "hidden":
         yield Remedy("Let the job see its GPUs", (unset("CUDA_VISIBLE_DEVICES", scope="this job"),))
     elif cause.kind == "driver":
-        yield from driver_too_old(torch, gpus, os)
+        yield from driver_too_old(torch, gpus, policy, os)
+    elif cause.kind == "died":
+        yield from _gpu.unreadable(finding, os)
     elif cause.kind == "no-driver":
         yield from _gpu.driver_not_loaded(os)
     elif cause.kind in ("mismatch", "compat", "stub"):
@@ -160,20 +164,24 @@ def _uvm() -> Tuple[Step, ...]:
     )
 
 
-def driver_too_old(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
+def driver_too_old(torch: Torch, gpus: Gpus, policy: Policy, os: Optional[Os] = None) -> Iterator[Remedy]:
     floor = compat.driver_floor(torch.cuda or "")
-    build = _newest(torch, gpus, os)
-    if build and not is_jetson(os):
-        title = f"Install torch {build.torch} with CUDA {build.cuda}, the newest that this node can run"
-        # pip takes 1.12.1+cu113 for 1.12.1 and would install nothing (PEP 440, local versions)
-        yield Remedy(title, (_pip(torch, "uninstall torch"), _pip(torch, compat.pip_line(build)[len("pip ") :])))
-    needed = f" (at least {floor.version})" if floor else ""
-    yield Remedy(f"Install a newer driver{needed}", _gpu._upgrade(os))
+    newer = Remedy(f"Install a newer driver{f' (at least {floor.version})' if floor else ''}", _gpu._upgrade(os))
+    demanded = at_least(gpus.driver or "", policy.driver_minimum or "") is False  # the site asks for a newer one anyway
+    yield from (newer, *_older_build(torch, gpus, os)) if demanded else (*_older_build(torch, gpus, os), newer)
     version = re.match(r"(\d+)\.(\d+)", torch.cuda or "")
     if version:
         package = f"cuda-compat-{version.group(1)}-{version.group(2)}"
         text = f"On data-centre GPUs only: install {package} and put /usr/local/cuda/compat first on LD_LIBRARY_PATH."
         yield Remedy("Use NVIDIA's forward-compatibility package", (say(text, who="root", see=COMPAT),))
+
+
+def _older_build(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Iterator[Remedy]:
+    build = _newest(torch, gpus, os)
+    if build and not is_jetson(os):
+        title = f"Install torch {build.torch} with CUDA {build.cuda}, the newest that this node can run"
+        # pip takes 1.12.1+cu113 for 1.12.1 and would install nothing (PEP 440, local versions)
+        yield Remedy(title, (_pip(torch, "uninstall torch"), _pip(torch, compat.pip_line(build)[len("pip ") :])))
 
 
 def older_nccl_loaded(torch: Torch, cuda: Optional[Cuda] = None) -> Iterator[Remedy]:

@@ -26,7 +26,7 @@ from ddp_doctor.facts import (
     Socket,
     Torch,
 )
-from ddp_doctor.model import Outcome, Severity, Verdict, Waived
+from ddp_doctor.model import Outcome, Remedy, Severity, Verdict, Waived, command, say
 from ddp_doctor.policy import Policy
 
 LO = Interface("lo", 1, "loopback", (Address("127.0.0.1", 8, "ipv4", "host"),), operstate="up", running=True, up=True)
@@ -59,6 +59,8 @@ def verdict(outcome, severity=Severity.ERROR, check="limits/memlock-too-low", no
 
 
 FAILED, PASSED, SKIPPED, BROKEN = Outcome.FAILED, Outcome.PASSED, Outcome.SKIPPED, Outcome.BROKEN
+REBOOT = (Remedy("Reboot", (command("reboot"),)), Remedy("Or wait", (say("Wait."),)))
+AGAIN, OTHER = (Remedy("Reboot the node", (command("reboot"),)),), REBOOT[::-1]
 WIRE = "NCCL will use enp3s0 at 1 Gb/s: about 0.11 GB/s, slow but normal."
 
 
@@ -75,6 +77,16 @@ def headline(verdicts, status, nodes=None, **policy):
         ([verdict(PASSED)], 0, f"Ready. {WIRE}"),
         ([verdict(PASSED), verdict(FAILED)], 1, f"Not ready: 1 thing to fix. {WIRE}"),
         ([verdict(FAILED, subject="GPU 0"), verdict(FAILED, subject="GPU 1")], 1, f"Not ready: 1 thing to fix. {WIRE}"),
+        (
+            [verdict(FAILED, fixes=REBOOT), verdict(FAILED, check="os/x", fixes=AGAIN)],
+            1,
+            f"Not ready: 1 thing to fix. {WIRE}",
+        ),
+        (
+            [verdict(FAILED, fixes=REBOOT), verdict(FAILED, check="os/x", fixes=OTHER)],
+            1,
+            f"Not ready: 2 things to fix. {WIRE}",
+        ),
         ([verdict(FAILED), verdict(FAILED, check="os/x")], 1, f"Not ready: 2 things to fix. {WIRE}"),
         ([verdict(FAILED), verdict(BROKEN, check="os/x")], 1, f"Not ready: 1 thing to fix. {WIRE}"),
         ([verdict(FAILED, Severity.WARNING)], 0, f"Ready, with 1 warning. {WIRE}"),

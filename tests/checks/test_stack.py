@@ -341,6 +341,17 @@ def test_the_torch_to_install_fits_driver_gpu_python_and_glibc():
     assert "JetPack" in remedies("stack/cpu-only-torch", torch=CPU_ONLY, gpus=newer, os=JETSON)
 
 
+@pytest.mark.parametrize(("floor", "first"), [(None, "Install torch"), ("450.80.02", "Install a newer driver")])
+def test_a_newer_driver_comes_first_where_the_site_demands_it(floor, first):
+    old = gpus("440.33.01", "10.2", "Tesla V100-SXM2-32GB", "7.0")
+    for check, found in (
+        ("driver-too-old", static()),
+        ("cuda-not-available", blind("driver on your system is too old")),
+    ):
+        (verdict,) = judged(f"stack/{check}", policy=Policy(driver_minimum=floor), torch=found, gpus=old, os=CENTOS)
+        assert verdict.fixes[0].title.startswith(first)
+
+
 def test_a_hostile_interpreter_path_stays_one_word():
     found = replace(CPU_ONLY, python="/tmp/$(reboot)/python")
     assert "'/tmp/$(reboot)/python' -m pip" in remedies("stack/cpu-only-torch", torch=found, gpus=gpus(), os=UBUNTU)
