@@ -236,35 +236,52 @@ def _used(interfaces: Sequence[Interface], env: Env, rdma: Optional[Rdma], torch
     return nccl.Sockets(chosen.endpoints[:1], chosen.by) if one else chosen
 
 
-@check(Severity.WARNING, several_nodes=True)
+@check(Severity.ERROR, several_nodes=True)
 def address_behind_nat(
-    network: Network, env: Env, os: Os, rdma: Optional[Rdma] = None, torch: Optional[Torch] = None
+    network: Network, env: Env, os: Os, launch: Optional[Launch] = None, torch: Optional[Torch] = None
 ) -> Iterator[Reading]:
     """The address that NCCL will publish is behind the NAT of a container or of WSL.
 
     Why: other nodes cannot connect to an address that exists on this machine only: containers need the host's network, and
-        WSL its mirrored mode.
+        WSL its mirrored mode. Forwarding MASTER_PORT does not help: every rank listens on ports of its own.
     See: https://docs.docker.com/engine/network/drivers/bridge/
         https://learn.microsoft.com/en-us/windows/wsl/networking
     """
-    nat = _nat(os)
-    chosen = nccl.sockets(_interfaces(network), env, nccl.version_of(torch)).endpoints[:1]
-    for endpoint in chosen:
-        if nat and not nccl.is_loopback(endpoint.address.ip):
-            address = nccl.ip_of(endpoint.address.ip)
+    interfaces = _interfaces(network)
+    for endpoint in nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints[:1]:
+        subnet = _nat(endpoint, interfaces, os)
+        known_place = os.container in ("docker", "podman") or os.virtualisation == "wsl"
+        if known_place and not nccl.is_loopback(endpoint.address.ip) and not _master_within(subnet, network, launch):
             yield Reading(
-                ok=address is None or not any(address in ipaddress.ip_network(net) for net in nat),
+                ok=subnet is None,
                 measured=f"{endpoint.interface.name} has {endpoint.address.ip}, in {os.container or os.virtualisation}",
                 expected="an address in the network of the other nodes",
                 message="other nodes cannot connect to this address",
             )
 
 
-def _nat(os: Os) -> Tuple[str, ...]:
-    """Default subnets behind NAT of what this node runs in; none where that is not one of these."""
-    if os.container in ("docker", "podman"):  # the default bridges of Docker and Podman, slirp4netns of rootless ones
-        return ("172.17.0.0/16", "10.88.0.0/16", "10.0.2.0/24")
-    return ("172.16.0.0/12",) if os.virtualisation == "wsl" else ()
+_BRIDGES = ("172.17.0.0/16", "10.88.0.0/16", "10.0.2.0/24")
+"""Default bridges of Docker and Podman, and slirp4netns of rootless containers."""
+
+
+def _nat(endpoint: nccl.Endpoint, interfaces: Sequence[Interface], os: Os) -> Optional[nccl.Subnet]:
+    """The subnet behind NAT that the address is certainly in; a LAN may have the same numbers, so these alone do not tell."""
+    subnet, ip = nccl.network_of(endpoint.address), nccl.ip_of(endpoint.address.ip)
+    if os.container in ("docker", "podman") and endpoint.interface.kind in ("veth", "tunnel"):
+        return next((net for net in map(ipaddress.IPv4Network, _BRIDGES) if ip in net), None)
+    # WSL's NAT has a /20 of 172.16.0.0/12; its mirrored mode has the addresses of Windows, and an interface loopback0
+    mirrored = any(interface.name == "loopback0" for interface in interfaces)
+    if os.virtualisation != "wsl" or mirrored or subnet is None or subnet.prefixlen != 20:
+        return None
+    return subnet if ip in ipaddress.IPv4Network("172.16.0.0/12") else None
+
+
+def _master_within(subnet: Optional[nccl.Subnet], network: Network, launch: Optional[Launch]) -> bool:
+    """Is the master another one in that subnet? Then it leads there: containers of one machine that play several nodes."""
+    if subnet is None or launch is None or launch.is_master is not False:
+        return False
+    resolved = network.master_name.addresses if network.master_name else ()
+    return any(nccl.ip_of(text) in subnet for text in (launch.master_addr or "", *resolved))
 
 
 @check(Severity.NOTE, several_nodes=True)

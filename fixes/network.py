@@ -214,14 +214,14 @@ def _without(env: Env, name: str) -> Step:
 
 def address_behind_nat(os: Os) -> Iterator[Remedy]:
     """Use the host's network."""
-    if os.virtualisation == "wsl" and not os.container:
+    if os.container:
+        yield Remedy("Give the container the host's network", (_host_network(),))
+    if os.virtualisation == "wsl":
         text = (
             "Set networkingMode=mirrored in the section [wsl2] of %UserProfile%\\.wslconfig, then run wsl --shutdown."
         )
         see = "https://learn.microsoft.com/en-us/windows/wsl/networking#mirrored-mode-networking"
         yield Remedy("Give WSL the addresses of Windows", (say(text, who="user", scope="this node", see=see),))
-    else:
-        yield Remedy("Give the container the host's network", (_host_network(),))
 
 
 def _host_network() -> Step:

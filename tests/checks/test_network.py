@@ -265,21 +265,41 @@ def test_marks_that_cannot_work_are_named():
     assert 'a blank and another "^"' in verdict.message
 
 
+def nic(ip, prefix, kind="veth"):
+    return Interface("eth0", 2, kind, (Address(ip, prefix, "ipv4"),), running=True, up=True)
+
+
+DOCKER, WSL2 = Os(container="docker"), Os(container="", virtualisation="wsl")
+MIRRORED = Interface("loopback0", 3, "virtio", (), running=True, up=True)
+
+
 @pytest.mark.parametrize(
-    ("os", "ip", "found"),
+    ("os", "interfaces", "found"),
     [
-        (Os(container="docker"), "172.17.0.3", "failed"),
-        (Os(container="podman"), "10.88.0.3", "failed"),
-        (Os(container="docker"), "10.0.0.3", "passed"),
-        (Os(container="", virtualisation="wsl"), "172.22.240.5", "failed"),
-        (Os(container="", virtualisation="wsl"), "192.168.1.5", "passed"),
-        (Os(container="kubernetes"), "172.17.0.3", "skipped"),
-        (Os(container=""), "172.17.0.3", "skipped"),
+        (DOCKER, (nic("172.17.0.3", 16),), "failed error"),
+        (DOCKER, (nic("10.0.2.100", 24, "tunnel"),), "failed error"),
+        (Os(container="podman"), (nic("10.88.0.3", 16),), "failed error"),
+        (DOCKER, (nic("10.0.0.3", 24),), "passed error"),
+        (DOCKER, (nic("172.17.0.3", 16, "physical"),), "passed error"),  # the host's network, with those numbers
+        (WSL2, (nic("172.22.240.5", 20, "virtio"),), "failed error"),
+        (Os(container="docker", virtualisation="wsl"), (nic("172.22.240.5", 20, "virtio"),), "failed error"),
+        (WSL2, (nic("172.22.240.5", 20, "virtio"), MIRRORED), "passed error"),
+        (WSL2, (nic("172.22.240.5", 24, "virtio"),), "passed error"),
+        (WSL2, (nic("192.168.1.5", 24, "virtio"),), "passed error"),
+        (Os(container="kubernetes"), (nic("172.17.0.3", 16),), "skipped error"),
+        (Os(container=""), (nic("172.17.0.3", 16),), "skipped error"),
     ],
 )
-def test_an_address_behind_nat_is_found(os, ip, found):
-    facts = network(LO, interface("eth0", 2, ip, kind="veth"))
-    assert outcome("network/address-behind-nat", TWO, network=facts, env=env(), os=os) == found
+def test_an_address_behind_nat_is_a_fault_where_that_is_certain(os, interfaces, found):
+    (verdict,) = judged("network/address-behind-nat", TWO, network=network(LO, *interfaces), env=env(), os=os)
+    assert f"{verdict.outcome.value} {verdict.severity.value}" == found
+
+
+def test_containers_that_play_nodes_on_one_machine_reach_each_other():
+    facts = {"network": network(LO, nic("172.17.0.3", 16)), "env": env(), "os": DOCKER}
+    there, elsewhere = (Launch(master_addr=ip, is_master=False) for ip in ("172.17.0.2", "10.0.0.1"))
+    assert outcome("network/address-behind-nat", TWO, launch=there, **facts) == "skipped"
+    assert outcome("network/address-behind-nat", TWO, launch=elsewhere, **facts) == "failed"
 
 
 @pytest.mark.parametrize(
