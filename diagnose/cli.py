@@ -227,7 +227,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
         with Progress() as progress:
             deadline_s = _time_for_collecting(options["deadline"])
             facts = collecting.gather(host, _ask(options), deadline_s, waiting_for=progress)
-        entries = getattr(host, "entries", {})
+        entries = host.inlined() if bundle and replay else getattr(host, "entries", {})
         if anonymise:
             from ddp_doctor.anonymise import Anonymiser
 

@@ -72,6 +72,16 @@ class Recording(Host):
             raise Unreadable(Reason("unreadable", f"{key or op}: damaged in this recording"))
         return value
 
+    def inlined(self) -> Dict[str, Entry]:
+        """The entries with the content of their files in them, to be written as another bundle. Raises BadRecording."""
+        try:
+            return {
+                name: entry if "reason" in entry else {"value": _value(name.split(" ", 1)[0], entry, self.files)}
+                for name, entry in self.entries.items()
+            }
+        except (ValueError, RecursionError) as error:
+            raise BadRecording(f"damaged recording: {error}") from None
+
     def _by_hand(self, op: str, key: str) -> Entry:
         """What a complete recording's folders say; otherwise "not recorded"."""
         if not self.complete:
