@@ -3,7 +3,7 @@
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nccl
-from ddp_doctor.facts import Env, Os, Rdma, RdmaDevice, Torch
+from ddp_doctor.facts import Env, Network, Os, Rdma, RdmaDevice, Torch
 from ddp_doctor.model import Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
@@ -29,12 +29,15 @@ def required_rdma_missing(rdma: Rdma, env: Env, policy: Policy, torch: Optional[
 
 
 @check(Severity.ERROR, several_nodes=True)
-def port_down(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Reading]:
+def port_down(
+    rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None, network: Optional[Network] = None
+) -> Iterator[Reading]:
     """An RDMA port that NCCL should use is not active.
 
     Why: NCCL passes over it without a word. Nodes then have different lists of ports and pair the wrong ones, or all
         traffic goes by TCP. Only what NCCL_IB_HCA names must be up: second, storage and DPU ports are down by design. Without
-        such names one active port will do.
+        such names one active port will do, and an Ethernet port whose interface has no address is an ordinary NIC that
+        nobody uses.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
         https://docs.kernel.org/admin-guide/abi-stable-files.html
     """
@@ -43,7 +46,7 @@ def port_down(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = Non
         for device in devices:
             if device.ports is None:
                 yield unknown(device, "ports", device.name)
-        for group in _groups(devices, env, policy, nccl.version_of(torch)):
+        for group in _groups(devices, env, policy, nccl.version_of(torch), network):
             yield _group_reading(group)
 
 
@@ -55,14 +58,19 @@ class _Group(NamedTuple):
 
 
 def _groups(
-    devices: Sequence[RdmaDevice], env: Env, policy: Policy, version: Optional[nccl.Version]
+    devices: Sequence[RdmaDevice],
+    env: Env,
+    policy: Policy,
+    version: Optional[nccl.Version],
+    network: Optional[Network],
 ) -> Iterator[_Group]:
     """One group per HCA or port that NCCL_IB_HCA names; all ports together where it names none."""
     ports = [p for p in nccl.hca_ports(devices, env, version) if not {p.name, p.device.name} & set(policy.ignore_hcas)]
     named = nccl.hca_list(env, version)
     if named is None or named.negated or not named.tokens:
-        if ports:
-            yield _Group("", tuple(ports))
+        meant = [port for port in ports if "rdma" in policy.require or not _idle_nic(port, network)]
+        if meant:
+            yield _Group("", tuple(meant))
         return
     names = {device.name for device in devices}
     for token in named.tokens:
@@ -71,6 +79,16 @@ def _groups(
         taken = exact if token.name in names else whole
         if taken:
             yield _Group(taken[0].name if token.port != nccl.ANY_PORT else token.name, tuple(taken))
+
+
+def _idle_nic(port: nccl.HcaPort, network: Optional[Network]) -> bool:
+    """Is it the port of an Ethernet card that has no link and no address, nor a bond or VLAN over it? False where not known."""
+    interfaces = (network.interfaces if network else None) or ()
+    own = next((i for i in interfaces if i.name == port.port.netdev), None)
+    if port.active is not False or port.port.link_layer != "Ethernet" or own is None:
+        return False
+    over = [i for i in interfaces if i.name in (own.name, own.master) or own.name in (i.lower or ())]
+    return all(i.addresses is not None and all(nccl.is_link_local(a.ip) for a in i.addresses) for i in over)
 
 
 def _group_reading(group: _Group) -> Reading:

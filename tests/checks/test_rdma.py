@@ -1,7 +1,19 @@
 """Checks of InfiniBand and RoCE: what NCCL would use, and what is down by design."""
 
 import pytest
-from ddp_doctor.facts import DeviceNode, Env, Os, Rdma, RdmaDevice, RdmaPort, Reason, Variable
+from ddp_doctor.facts import (
+    Address,
+    DeviceNode,
+    Env,
+    Interface,
+    Network,
+    Os,
+    Rdma,
+    RdmaDevice,
+    RdmaPort,
+    Reason,
+    Variable,
+)
 from ddp_doctor.policy import Policy
 from judging import judged, outcome, remedy_text
 
@@ -75,6 +87,34 @@ def test_a_roce_port_is_as_down_as_its_interface():
     assert verdict.message == "the network interface ens1np0 of the RoCE port is down or has no link"
     assert "ip link set ens1np0 up" in remedy_text(verdict)
     assert "ibstat" not in remedy_text(verdict)
+
+
+def netdev(*ips, name="ens1np0", **more):
+    return Interface(name, addresses=tuple(Address(ip, 24, "ipv4") for ip in ips), running=False, up=True, **more)
+
+
+IDLE = RdmaDevice("mlx5_0", ports=(RdmaPort(1, "DOWN", "Polling", 25.0, link_layer="Ethernet", netdev="ens1np0"),))
+BOND = netdev("10.0.0.5", name="bond0", lower=("ens1np0",))
+
+
+@pytest.mark.parametrize(
+    ("devices", "interfaces", "variables", "policy", "found"),
+    [
+        ((IDLE,), (netdev(),), env(), TWO, "skipped"),
+        ((IDLE,), (netdev(),), env(NCCL_IB_HCA="^mlx5_9"), TWO, "skipped"),
+        ((IDLE, device("mlx5_1", "ACTIVE")), (netdev(),), env(), TWO, "passed"),
+        ((IDLE, device("mlx5_1", "DOWN")), (netdev(),), env(), TWO, "failed"),
+        ((IDLE,), (netdev("10.0.0.5"),), env(), TWO, "failed"),
+        ((IDLE,), (netdev(master="bond0"), BOND), env(), TWO, "failed"),
+        ((IDLE,), (), env(), TWO, "failed"),
+        ((IDLE,), (Interface("ens1np0"),), env(), TWO, "failed"),
+        ((IDLE,), (netdev(),), env(NCCL_IB_HCA="mlx5_0"), TWO, "failed"),
+        ((IDLE,), (netdev(),), env(), Policy(nnodes=2, require=("rdma",)), "failed"),
+    ],
+)
+def test_an_ethernet_card_that_nobody_uses_is_not_judged(devices, interfaces, variables, policy, found):
+    facts = {"rdma": rdma(*devices), "env": variables, "network": Network(interfaces=interfaces)}
+    assert outcome("rdma/port-down", policy, **facts) == found
 
 
 def test_a_state_that_could_not_be_read_is_no_pass_and_hides_nothing():
