@@ -133,6 +133,33 @@ def _why_down(ports: Sequence[nccl.HcaPort]) -> str:
     )
 
 
+@check(Severity.NOTE, several_nodes=True)
+def link_layers_mixed(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """NCCL will take InfiniBand and RoCE ports together.
+
+    Why: without NCCL_IB_HCA every active port counts, those of storage and management too. Such a port can slow down the job,
+        and it cannot talk to an InfiniBand port: where nodes list their ports differently, NCCL from 2.26.2 ends with "Try
+        selecting NICs of only one link type using NCCL_IB_HCA", and an older one waits or fails.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
+        https://github.com/NVIDIA/nccl/issues/366
+        https://github.com/NVIDIA/nccl/issues/1412
+    """
+    known(rdma.devices, rdma, "devices")
+    ports = nccl.carrier(rdma, env, nccl.version_of(torch)).ports
+    layers = nccl.by_layer(p for p in ports if not {p.name, p.device.name} & set(policy.ignore_hcas))
+    if layers:
+        yield Reading(
+            ok=len(layers) == 1,
+            measured="; ".join(f"{layer}: {_few(found)}" for layer, found in layers.items()),
+            expected="ports of one kind, InfiniBand or RoCE",
+            message="NCCL will use InfiniBand and RoCE ports side by side, which cannot talk to each other",
+        )
+
+
+def _few(ports: Sequence[nccl.HcaPort]) -> str:
+    return plural(len(ports), "port") if len(ports) > 4 else ", ".join(port.name for port in ports)
+
+
 @check(Severity.ERROR, several_nodes=True)
 def hca_list_matches_nothing(rdma: Rdma, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL_IB_HCA matches no RDMA port here.

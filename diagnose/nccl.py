@@ -288,6 +288,14 @@ def hca_ports(devices: Sequence[RdmaDevice], env: Optional[Env], version: Option
     ]
 
 
+def by_layer(ports: Iterable[HcaPort]) -> Dict[str, List[HcaPort]]:
+    """InfiniBand, RoCE -> their ports; what has most bandwidth together comes first."""
+    found: Dict[str, List[HcaPort]] = {}
+    for port in ports:
+        found.setdefault("RoCE" if port.port.link_layer == "Ethernet" else "InfiniBand", []).append(port)
+    return dict(sorted(found.items(), key=lambda item: -sum(port.port.rate_gbit_s or 0 for port in item[1])))
+
+
 def node_of(rdma: Rdma, device: RdmaDevice) -> Optional[bool]:
     """May this process open the device's /dev/infiniband/uverbsN? None where that could not be read."""
     if rdma.device_nodes is None:

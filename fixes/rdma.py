@@ -7,6 +7,7 @@ from ddp_doctor.facts import Env, Os, Rdma, Torch
 from ddp_doctor.fixes._net import NCCL_ENV, plain
 from ddp_doctor.fixes._node import engine_of, install
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, unset
+from ddp_doctor.policy import Policy
 
 VERBS = "https://docs.kernel.org/infiniband/user_verbs.html"
 
@@ -37,6 +38,22 @@ def port_down(rdma: Rdma, env: Env, finding: Verdict, os: Optional[Os] = None) -
         yield Remedy("Name only the adapters that are meant to carry the job", steps)
     text = 'Name adapters that serve storage or management in ignore_hcas of the policy: ignore_hcas = ["mlx5_2"].'
     yield Remedy("Tell ddp-doctor that the port is down by design", (say(text),))
+
+
+def link_layers_mixed(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Remedy]:
+    """Name the ports that carry the job: those of the kind that has most bandwidth."""
+    ports = nccl.carrier(rdma, env, nccl.version_of(torch)).ports
+    layers = nccl.by_layer(p for p in ports if not {p.name, p.device.name} & set(policy.ignore_hcas))
+    (layer, meant), *rest = layers.items()
+    others = {port.device.name for _, ports in rest for port in ports}
+    names = ",".join(dict.fromkeys(p.name if p.device.name in others else p.device.name for p in meant))
+    steps = (
+        export("NCCL_IB_HCA", f"={names}", scope="this job", see=f"{NCCL_ENV}#nccl-ib-hca"),
+        say("Keep the list the same in number and order on all nodes: adapters are paired by position."),
+    )
+    yield Remedy(f"Let NCCL use the {layer} ports alone", steps)
+    text = f"ignore_hcas = [{', '.join(f'{name!r}' for name in sorted(others))}] in the policy says that they serve storage."
+    yield Remedy("Tell ddp-doctor that the others are not meant", (say(text),))
 
 
 def _interface_up(rdma: Rdma, device: str) -> Iterator[Step]:
@@ -71,9 +88,7 @@ def hca_list_matches_nothing(rdma: Rdma, env: Env) -> Iterator[Remedy]:
     yield Remedy("Let NCCL take every active port", (unset("NCCL_IB_HCA", scope="this job", see=see),))
     names = ",".join(dict.fromkeys(p.device.name for p in nccl.hca_ports(rdma.devices or (), None) if p.active))
     if names:
-        yield Remedy(
-            "Name adapters that are there", (export("NCCL_IB_HCA", f"={names}", scope="this job", see=see),)
-        )
+        yield Remedy("Name adapters that are there", (export("NCCL_IB_HCA", f"={names}", scope="this job", see=see),))
 
 
 def named_hca_absent(rdma: Rdma, env: Env) -> Iterator[Remedy]:

@@ -117,6 +117,49 @@ def test_an_ethernet_card_that_nobody_uses_is_not_judged(devices, interfaces, va
     assert outcome("rdma/port-down", policy, **facts) == found
 
 
+ROCE = device("mlx5_bond_0", "ACTIVE", layer="Ethernet")
+VPI = RdmaDevice(
+    "mlx5_0", (*device("", "ACTIVE").ports, *device("", "DOWN", "ACTIVE", layer="Ethernet").ports[1:]), uverbs="uverbs0"
+)
+
+
+@pytest.mark.parametrize(
+    ("devices", "variables", "ignored", "found"),
+    [
+        ((*EIGHT, ROCE), env(), (), "InfiniBand: 8 ports; RoCE: mlx5_bond_0:1"),
+        ((VPI,), env(), (), "InfiniBand: mlx5_0:1; RoCE: mlx5_0:2"),
+        ((*EIGHT, ROCE), env(NCCL_IB_HCA="=mlx5_0,mlx5_1"), (), ""),
+        ((*EIGHT, ROCE), env(NCCL_IB_HCA="^mlx5_bond"), (), ""),
+        ((*EIGHT, ROCE), env(), ("mlx5_bond_0",), ""),
+        ((*EIGHT, *STORAGE), env(), (), ""),
+        ((ROCE,), env(), (), ""),
+        ((*EIGHT, EFA), env(), (), ""),
+        ((), env(), (), ""),
+        ((*EIGHT, ROCE), env(NCCL_IB_DISABLE="1"), (), ""),
+    ],
+)
+def test_link_layers_that_cannot_talk_to_each_other_are_noted(devices, variables, ignored, found):
+    policy = Policy(nnodes=2, ignore_hcas=ignored)
+    verdicts = judged("rdma/link-layers-mixed", policy, rdma=rdma(*devices), env=variables)
+    assert "".join(v.measured for v in verdicts if v.outcome.value == "failed") == found
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ((*EIGHT[:2], ROCE), "export NCCL_IB_HCA =mlx5_0,mlx5_1\n"),
+        (
+            (device("mlx5_0", "ACTIVE"), ROCE, device("mlx5_1", "ACTIVE", layer="Ethernet")),
+            "NCCL_IB_HCA =mlx5_bond_0,mlx5_1\n",
+        ),
+        ((VPI,), "NCCL_IB_HCA =mlx5_0:1\n"),
+    ],
+)
+def test_the_ports_with_most_bandwidth_are_proposed_by_their_exact_names(devices, said):
+    (verdict,) = judged("rdma/link-layers-mixed", TWO, rdma=rdma(*devices), env=env())
+    assert (verdict.severity.value, said in remedy_text(verdict)) == ("note", True)
+
+
 def test_a_state_that_could_not_be_read_is_no_pass_and_hides_nothing():
     blind = RdmaDevice("mlx5_0", unread={"ports": Reason("unreadable", "sysfs")})
     down = device("mlx5_1", "DOWN")
