@@ -1,0 +1,1 @@
+"""Ways out of faults of the software stack."""
