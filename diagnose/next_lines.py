@@ -43,11 +43,11 @@ def _start(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
     if job is None:
         yield "# a job on this machine alone:"
         yield f"{_torchrun(nodes[0])} --standalone --nproc_per_node {_nproc(nodes[0], policy)} {SCRIPT}"
-        yield from _look_from_each(nodes[0], 2)
+        yield from _look(nodes[0], policy, 2)
     elif job == 1:
         yield f"{_torchrun(nodes[0])} --standalone --nproc_per_node {_nproc(nodes[0], policy)} {SCRIPT}"
     elif master(nodes) is None:
-        yield from _look_from_each(nodes[0], job)
+        yield from _look(nodes[0], policy, job)
     elif _launcher(nodes[0], policy) == "slurm":
         yield _by_slurm(nodes, policy, job)
     else:
@@ -90,6 +90,28 @@ def interface(facts: NodeFacts) -> Optional[Interface]:
     routes = [route.interface or "" if route else "" for route in (network.master_route, network.default_route)]
     names = (routes[0], best.interface.name if best else "", routes[1])
     return next((by_name[name] for name in names if name in by_name), None)
+
+
+def _look(facts: NodeFacts, policy: Policy, job: int) -> Iterator[str]:
+    """How to look at every node of the job: by one line in a Slurm job, else from each machine."""
+    if _launcher(facts, policy) != "slurm":
+        yield from _look_from_each(facts, job)
+        return
+    yield "# look at every node of the job:"
+    yield f"{_srun(facts, job)} ddp-doctor run"
+    if _in_slurm_job(facts):
+        yield "# then start the job:"
+        yield _by_slurm([facts], policy, job)
+
+
+def _in_slurm_job(facts: NodeFacts) -> bool:
+    return bool(facts.launch and facts.launch.slurm and "JOB_ID" in facts.launch.slurm)
+
+
+def _srun(facts: NodeFacts, job: int) -> str:
+    """A step with one task a node. Inside a job it must share what other steps hold, or it waits for them."""
+    share = "--overlap --mem=0 --cpu-bind=none --gpu-bind=none " if _in_slurm_job(facts) else ""
+    return f"srun {share}--nodes {job} --ntasks {job} --ntasks-per-node 1"
 
 
 def _look_from_each(facts: NodeFacts, job: int) -> Iterator[str]:
@@ -143,16 +165,22 @@ def _port(nodes: Sequence[NodeFacts]) -> int:
     return launch.master_port if launch and launch.master_port else free
 
 
-def _line(facts: NodeFacts, policy: Policy, nodes: Sequence[NodeFacts], job: int, rank: str) -> str:
+FIRST_OF_JOB = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+"""The first node of a Slurm job, in a shell on any of its nodes."""
+
+
+def _line(facts: NodeFacts, policy: Policy, nodes: Sequence[NodeFacts], job: int, rank: str, first: str = "IP") -> str:
+    """``first``: what stands for the master's address where it is not known."""
+    address = master(nodes)
     return (
         f"{_torchrun(facts)} --nnodes {job} --nproc_per_node {_nproc(facts, policy)} --node_rank {rank} "
-        f"--master_addr {shlex.quote(master(nodes) or 'IP')} --master_port {_port(nodes)} {SCRIPT}"
+        f"--master_addr {shlex.quote(address) if address else first} --master_port {_port(nodes)} {SCRIPT}"
     )
 
 
 def _by_slurm(nodes: Sequence[NodeFacts], policy: Policy, job: int) -> str:
     """One torchrun on each node of the allocation; SLURM_NODEID is known there alone."""
-    inner = _line(nodes[0], policy, nodes, job, '"$SLURM_NODEID"')
+    inner = _line(nodes[0], policy, nodes, job, '"$SLURM_NODEID"', FIRST_OF_JOB)
     return f"srun --nodes {job} --ntasks-per-node 1 bash -c {shlex.quote(inner)}"
 
 

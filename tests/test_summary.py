@@ -1,6 +1,7 @@
 """Header, headline, counts and next lines, from facts made by hand."""
 
 import shlex
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -225,6 +226,26 @@ def test_slurm_gets_one_line_that_each_node_completes():
     (line,) = commands(node)
     assert shlex.split(line)[:7] == ["srun", "--nodes", "2", "--ntasks-per-node", "1", "bash", "-c"]
     assert shlex.split(line)[7] == TORCHRUN.format('"$SLURM_NODEID"')
+
+
+def test_a_slurm_job_is_looked_at_and_started_by_one_line_each():
+    launch = Launch(launcher="slurm", nnodes=2, slurm={"JOB_ID": "48213", "JOB_NODELIST": "n[1-2]"})
+    look, start = commands(facts(launch=launch))
+    assert look == (
+        "srun --overlap --mem=0 --cpu-bind=none --gpu-bind=none --nodes 2 --ntasks 2 --ntasks-per-node 1 ddp-doctor run"
+    )
+    inner = shlex.split(start)[7]
+    stub = 'scontrol() { echo n1; echo n2; }; torchrun() { echo "$@"; }; '
+    said = subprocess.run(
+        ["bash", "-c", stub + inner], env={"SLURM_NODEID": "1", "PATH": "/usr/bin:/bin"}, stdout=-1, check=True
+    )
+    assert said.stdout.decode() == TORCHRUN.format(1).replace("torchrun ", "").replace("10.0.0.1", "n1") + "\n"
+
+
+def test_outside_a_job_srun_makes_one():
+    assert commands(facts(), launcher="slurm", nnodes=2) == [
+        "srun --nodes 2 --ntasks 2 --ntasks-per-node 1 ddp-doctor run"
+    ]
 
 
 @pytest.mark.parametrize("launcher", ["kubernetes", "mpirun", "deepspeed"])
