@@ -2,8 +2,11 @@
 
 import pytest
 from ddp_doctor.facts import UNLIMITED, Launch, Memory, Os, Reason
-from ddp_doctor.policy import GIB, MIB
+from ddp_doctor.policy import GIB, MIB, Policy
 from judging import judged, outcome, remedy_text
+
+
+SLURM = Launch(launcher="slurm", slurm={"JOB_ID": "1"})
 
 
 def memory(total, available, limit=UNLIMITED, used=None):
@@ -45,15 +48,39 @@ def test_a_limit_below_what_is_visible_is_told(limit, expected):
     [
         (Os(container="docker"), None, "--memory"),
         (Os(container="kubernetes"), None, "resources.limits.memory"),
-        (Os(container=""), Launch(launcher="slurm"), "--mem"),
+        (Os(container=""), SLURM, "--mem"),
         (Os(container=""), None, "MemoryMax="),
     ],
 )
 def test_the_limit_is_raised_where_it_is_set(os, launch, expected):
-    found = memory(512 * GIB, 500 * GIB, 64 * GIB)
-    (verdict,) = judged("memory/cgroup-limit-below-visible", memory=found, os=os, launch=launch)
+    found, policy = memory(512 * GIB, 500 * GIB, 8 * GIB), Policy(nproc_per_node=8)
+    (verdict,) = judged("memory/cgroup-limit-below-visible", policy, memory=found, os=os, launch=launch)
     assert expected in remedy_text(verdict)
-    assert verdict.measured == "a limit of 64 GiB, 512 GiB visible"
+    assert verdict.measured.startswith("a limit of 8 GiB, 512 GiB visible")
+
+
+@pytest.mark.parametrize(
+    ("os", "launch", "limit", "ranks", "expected"),
+    [
+        (Os(container=""), SLURM, 64 * GIB, 8, "passed"),
+        (Os(container="kubernetes"), None, 64 * GIB, None, "passed"),
+        (Os(container="kubernetes"), None, 16 * GIB, 8, "passed"),
+        (Os(container="kubernetes"), None, 15 * GIB, 8, "failed"),
+        (Os(container="docker"), SLURM, GIB, None, "failed"),
+        (Os(container="docker"), None, 64 * GIB, 8, "failed"),
+        (Os(container="docker"), Launch(launcher="torchrun", slurm={}), 64 * GIB, 8, "failed"),
+    ],
+)
+def test_the_share_that_a_scheduler_gives_is_meant(os, launch, limit, ranks, expected):
+    found, policy = memory(512 * GIB, 500 * GIB, limit), Policy(nproc_per_node=ranks)
+    assert outcome("memory/cgroup-limit-below-visible", policy, memory=found, os=os, launch=launch) == expected
+
+
+def test_a_small_machine_is_not_what_a_scheduler_gave():
+    found = memory(8 * GIB, 7 * GIB)
+    assert (
+        outcome("memory/cgroup-limit-below-visible", Policy(nproc_per_node=8), memory=found, launch=SLURM) == "passed"
+    )
 
 
 def test_what_leaves_less_is_told():
