@@ -3,11 +3,13 @@
 import shlex
 from typing import Iterator, Optional, Tuple
 
-from ddp_doctor.facts import Gpus, Os
+from ddp_doctor.facts import Gpus, Os, Rdma
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, write_file
 from ddp_doctor.policy import Policy
 
 GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/index.html"
+FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
+DRIVER_CONTAINER = "https://github.com/NVIDIA/gpu-driver-container/blob/main/ubuntu22.04/nvidia-driver"
 LOST_DEVICES = "https://github.com/NVIDIA/nvidia-docker/issues/1730"
 
 
@@ -43,7 +45,7 @@ def bound_to_nouveau(finding: Verdict, os: Optional[Os] = None) -> Iterator[Reme
     )
 
 
-def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
+def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None, rdma: Optional[Rdma] = None) -> Iterator[Remedy]:
     if _in_container(os):
         yield Remedy(
             "Use the driver libraries of the host",
@@ -61,16 +63,29 @@ def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Rem
         "Reboot, so that the new kernel module is loaded",
         (drained, command("reboot", who="root", scope="this node", risk="ends everything that runs here")),
     )
-    yield Remedy(
-        "Exchange the module without a reboot",
-        (
-            drained,
-            command("systemctl stop nvidia-persistenced", who="root", scope="this node until reboot"),
-            command(
-                "modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", who="root", scope="this node until reboot"
-            ),
-            command("modprobe nvidia", who="root", scope="this node until reboot"),
-        ),
+    yield Remedy("Exchange the module without a reboot", (drained, *_exchange(rdma)))
+
+
+USERS_OF_NVIDIA = ("nvidia_peermem", "nv_peer_mem", "gdrdrv", "nvidia_fs")
+"""Modules of GPUDirect RDMA and Storage: while one of them is loaded the kernel keeps the module nvidia."""
+
+
+def _exchange(rdma: Optional[Rdma]) -> Iterator[Step]:
+    """Stop the services that hold the GPUs open, then take the modules out, those that use others first."""
+    more = {"who": "root", "scope": "this node until reboot"}
+    loaded = rdma.modules if rdma is not None and rdma.modules is not None else USERS_OF_NVIDIA
+    users = [name for name in USERS_OF_NVIDIA if name in loaded]
+    # patterns match units that are loaded: one that is not installed is no error
+    yield command("systemctl stop 'nvidia-*' 'dcgm*'", see=DRIVER_CONTAINER, **more)
+    yield command(" ".join(["modprobe -r", *users, "nvidia_drm nvidia_modeset nvidia_uvm nvidia"]), **more)
+    yield command(
+        " ".join(["modprobe -a nvidia nvidia_uvm", *(users if loaded is not USERS_OF_NVIDIA else ())]), **more
+    )
+    yield say(
+        "Start again what was stopped: nvidia-persistenced, nvidia-dcgm and, where GPUs are joined by NVSwitch, "
+        "nvidia-fabricmanager, whose version must be the new driver's.",
+        who="root",
+        see=FABRIC,
     )
 
 

@@ -19,9 +19,10 @@ _NOT_COUNTERS = frozenset(("lifespan",))
 
 _MODULES = frozenset(
     "ib_core ib_uverbs ib_umad ib_cm ib_ipoib iw_cm rdma_cm rdma_ucm mlx4_core mlx4_ib mlx5_core mlx5_ib hfi1 ib_qib "
-    "irdma bnxt_re efa erdma qedr iw_cxgb4 hns_roce_hw_v2 mana_ib rdma_rxe siw nvidia_peermem nv_peer_mem gdrdrv".split()
+    "irdma bnxt_re efa erdma qedr iw_cxgb4 hns_roce_hw_v2 mana_ib rdma_rxe siw nvidia_peermem nv_peer_mem gdrdrv "
+    "nvidia_fs".split()
 )
-"""Kernel modules that a job over RDMA, and GPUDirect RDMA, may need."""
+"""Kernel modules that a job over RDMA, and GPUDirect RDMA and Storage, may need."""
 
 _HCA_CLASSES = ("0207", "0c06")
 """PCI classes "InfiniBand controller" and "InfiniBand" (serial bus): https://pci-ids.ucw.cz/read/PD"""

@@ -5,7 +5,7 @@ from typing import Iterator, Optional, Tuple
 
 from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import is_jetson
-from ddp_doctor.facts import Cuda, Gpus, Os, Torch
+from ddp_doctor.facts import Cuda, Gpus, Os, Rdma, Torch
 from ddp_doctor.fixes import gpu as _gpu
 from ddp_doctor.fixes.stack._pip import newest, pip
 from ddp_doctor.model import Remedy, Step, Verdict, command, say, unset
@@ -13,11 +13,17 @@ from ddp_doctor.policy import Policy
 from ddp_doctor.versions import at_least
 
 COMPAT = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
-FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
+FABRIC = _gpu.FABRIC
 
 
 def cuda_not_available(
-    torch: Torch, gpus: Gpus, policy: Policy, finding: Verdict, cuda: Optional[Cuda] = None, os: Optional[Os] = None
+    torch: Torch,
+    gpus: Gpus,
+    policy: Policy,
+    finding: Verdict,
+    cuda: Optional[Cuda] = None,
+    os: Optional[Os] = None,
+    rdma: Optional[Rdma] = None,
 ) -> Iterator[Remedy]:
     cause = decode.cuda_failure(torch.cuda_error, gpus.visible_devices, torch.cuda_init_code)
     if cause.kind == "hidden":
@@ -29,7 +35,7 @@ def cuda_not_available(
     elif cause.kind == "no-driver":
         yield from _gpu.driver_not_loaded(os)
     elif cause.kind in ("mismatch", "compat", "stub"):
-        yield from _other_libcuda(cause.kind, gpus, cuda, os)
+        yield from _other_libcuda(cause.kind, gpus, cuda, os, rdma)
     elif cause.kind == "fabric":
         yield Remedy("Start the fabric manager of the driver's own version", _fabric(gpus))
     elif cause.kind == "unknown":
@@ -46,7 +52,9 @@ def cuda_not_available(
         yield Remedy("See what the driver says", (command("nvidia-smi"), command("ls -l /dev/nvidia*")))
 
 
-def _other_libcuda(kind: str, gpus: Gpus, cuda: Optional[Cuda], os: Optional[Os]) -> Iterator[Remedy]:
+def _other_libcuda(
+    kind: str, gpus: Gpus, cuda: Optional[Cuda], os: Optional[Os], rdma: Optional[Rdma]
+) -> Iterator[Remedy]:
     found = [library for library in (cuda.shadowing if cuda else None) or () if library.name == "cuda"]
     if found:
         where = found[0].path.rsplit("/", 1)[0]
@@ -61,7 +69,7 @@ def _other_libcuda(kind: str, gpus: Gpus, cuda: Optional[Cuda], os: Optional[Os]
             ),
         )
     if kind == "mismatch":
-        yield from _gpu.driver_library_mismatch(gpus, os)
+        yield from _gpu.driver_library_mismatch(gpus, os, rdma)
     elif not found:
         yield Remedy(
             "Remove the libcuda that is not the driver's",

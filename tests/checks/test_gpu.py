@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ddp_doctor.facts import Gpu, GpuProcess, Gpus, Launch, Os, PciGpu, Reason, Torch
+from ddp_doctor.facts import Gpu, GpuProcess, Gpus, Launch, Os, PciGpu, Rdma, Reason, Torch
 from ddp_doctor.policy import GIB, MIB, Policy
 from judging import judged, outcome, remedy_text
 
@@ -154,6 +154,22 @@ def test_a_fault_is_named(check, found, os, policy, says):
     assert failed[0].measured
     assert failed[0].expected
     assert failed[0].fixes or check == "compute-mode-exclusive"
+
+
+@pytest.mark.parametrize(
+    ("modules", "unloaded"),
+    [
+        (("ib_core", "nvidia_peermem"), "modprobe -r nvidia_peermem nvidia_drm nvidia_modeset nvidia_uvm nvidia\n"),
+        (("gdrdrv", "nvidia_fs"), "modprobe -r gdrdrv nvidia_fs nvidia_drm nvidia_modeset nvidia_uvm nvidia\n"),
+        ((), "modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia\n"),
+        (None, "modprobe -r nvidia_peermem nv_peer_mem gdrdrv nvidia_fs nvidia_drm nvidia_modeset nvidia_uvm nvidia\n"),
+    ],
+)
+def test_modules_that_hold_the_driver_are_unloaded_before_it(modules, unloaded):
+    (verdict,) = judged("gpu/driver-library-mismatch", gpus=MISMATCH, os=UBUNTU, rdma=Rdma(modules=modules))
+    text = remedy_text(verdict)
+    assert text.index("systemctl stop 'nvidia-*' 'dcgm*'") < text.index(unloaded) < text.index("modprobe -a nvidia")
+    assert "nvidia-fabricmanager" in text
 
 
 def test_one_fault_of_the_driver_is_told_once():
