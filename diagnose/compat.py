@@ -1,12 +1,14 @@
 """What goes with what: rules over the reference tables. Pure functions; None means "the tables do not say"."""
 
+import datetime
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Iterable, Optional, Tuple
 
 from ddp_doctor import tables
-from ddp_doctor.tables import TorchBuild
-from ddp_doctor.versions import at_least, minor, newer, release
+from ddp_doctor.tables import Companion, Distribution, DriverBranch, TorchBuild
+from ddp_doctor.versions import at_least, minor, newer, padded, release
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ def newest_torch() -> TorchBuild:
 
 
 def has_wheel_for(build: TorchBuild, python: str) -> bool:
-    """Is there an official wheel of this build for the Python version (3.8.12)?"""
-    return minor(python) in {p.rstrip("t") for p in build.pythons}
+    """Is there an official wheel of this build for the Python version: 3.8.12; 3.13t is the one without a GIL?"""
+    return minor(python) + ("t" if python.endswith("t") else "") in build.pythons
 
 
 def glibc_floor(builds: Iterable[TorchBuild], machine: str) -> Optional[Floor]:
@@ -85,15 +87,22 @@ def newest_runnable(
 
 
 def has_code_for(build: TorchBuild, capability: str, machine: str = "x86_64") -> bool:
-    """Does the wheel hold code that runs on a GPU of this compute capability?
+    """Does the wheel hold code that runs on a GPU of this compute capability?"""
+    codes = build.architectures if machine == "x86_64" else build.architectures_aarch64
+    return runs_on(capability, codes, (build.ptx,)) != ""
+
+
+def runs_on(capability: str, codes: Iterable[str], ptx: Iterable[str]) -> str:
+    """How a program with code for these compute capabilities runs on a GPU: "binary", "ptx" (the driver compiles it at the
+    first start), or "" for not at all.
 
     Code for X.y runs on X.z with z >= y; PTX of X.y also on everything newer (CUDA programming guide, compatibility of
     binaries and of PTX).
     """
     gpu = release(capability)
-    codes = [release(a) for a in (build.architectures if machine == "x86_64" else build.architectures_aarch64)]
-    ptx = release(build.ptx)
-    return any(code[:1] == gpu[:1] and code <= gpu for code in codes) or bool(ptx and ptx <= gpu)
+    if any(code[:1] == gpu[:1] and code <= gpu for code in map(release, codes)):
+        return "binary"
+    return "ptx" if any(form and form <= gpu for form in map(release, ptx)) else ""
 
 
 def _driver_fits(cuda: str, driver: str) -> bool:
@@ -117,3 +126,62 @@ def pip_line(build: TorchBuild) -> str:
     if build.default == "yes":
         return f"pip install torch=={build.torch}"
     return f"pip install torch=={build.torch} --index-url https://download.pytorch.org/whl/{build.build}"
+
+
+# --------------------------------------------------------------------------- torchvision, torchaudio
+
+
+def companions(package: str, torch: str) -> Tuple[Companion, ...]:
+    """The releases of torchvision or torchaudio that go with this torch (2.4.0 or 2.4.0+cu121), oldest first."""
+    rows = [row for row in tables.companions() if row.package == package and _goes_with(row, torch) is True]
+    return tuple(sorted(rows, key=lambda row: newer(row.version)))
+
+
+def companion_fits(package: str, version: str, torch: str) -> Optional[bool]:
+    """Does this release of torchvision or torchaudio go with this torch, by its own metadata? None: not in the tables."""
+    public = version.partition("+")[0]
+    rows = [row for row in tables.companions() if (row.package, row.version) == (package, public)]
+    return _goes_with(rows[0], torch) if rows else None
+
+
+def _goes_with(row: Companion, torch: str) -> Optional[bool]:
+    if row.torch.startswith(">="):
+        return at_least(torch, row.torch[2:])
+    return newer(row.torch) == newer(torch) if row.torch else None
+
+
+# --------------------------------------------------------------------------- end of life
+
+
+def ended(end_of_life: str, day: datetime.date) -> Optional[bool]:
+    """Is ``day`` after an end of life as the tables write it? None where they do not tell.
+
+    2029-05-31; 2027-06 and 2031: to the last day of it; "past": before the day on which the tables were read.
+    """
+    found = re.match(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?", end_of_life)
+    if not found:
+        return True if end_of_life.startswith("past") and day >= tables.READ_ON else None
+    year, month, last = (int(part) if part else None for part in found.groups())
+    given = (year, month, last)
+    return (day.year, day.month, day.day)[: 3 - given.count(None)] > given[: 3 - given.count(None)]
+
+
+def driver_branch(driver: str) -> Optional[DriverBranch]:
+    """The branch of a driver: R535 for 535.104.05."""
+    return next((row for row in tables.drivers() if release(row.branch) == release(driver)[:1]), None)
+
+
+def distribution(id: str, version: str, stream: bool = False) -> Optional[Distribution]:
+    """The row of a release as os-release names it: ID and VERSION_ID (or a longer version); ``stream``: CentOS Stream."""
+    rows = [row for row in tables.distributions() if row.id == id and ("Stream" in row.distribution) is stream]
+    return next((row for row in rows if _is_release(row.version, version)), None)
+
+
+def _is_release(row: str, version: str) -> bool:
+    """Is 15.5 in "15 SP3-SP5", 8.2.2004 in "8"? SLES counts its service packs in the second number of VERSION_ID."""
+    packs = re.match(r"(\d+) SP(\d+)(?:-SP(\d+))?$", row)
+    numbers = release(version)
+    if not packs:
+        return numbers[: len(release(row))] == release(row) and bool(numbers)
+    major, first, last = packs.groups()
+    return numbers[:1] == (int(major),) and int(first) <= padded(numbers, 2)[1] <= int(last or first)

@@ -5,6 +5,7 @@ low confidence is said with "probably". ``disagreement``: where two sources say 
 """
 
 import csv
+import datetime
 import io
 import pkgutil
 from dataclasses import dataclass, fields
@@ -12,6 +13,8 @@ from functools import lru_cache
 from typing import Any, Dict, Tuple, Type, TypeVar
 
 CONFIDENCES = ("high", "medium", "low")
+READ_ON = datetime.date(2026, 11, 30)
+"""The day on which the sources were read: what they call past had ended by then."""
 
 
 class BadTable(Exception):
@@ -114,6 +117,15 @@ class GpuModel(Row):
     nvlink_form: str
     pcie_generation: str
     memory_gb: str
+    nvlink_generation: str
+    """none: without NVLink."""
+    nvlink_links: str
+    pcie_width: str
+    """x16"""
+    memory_gb_s: str
+    first_cuda: str
+    last_cuda: str
+    """12.9, or "current": still in the newest toolkit."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +145,94 @@ class NcclRelease(Row):
 
 
 @dataclass(frozen=True)
+class NcclBug(Row):
+    """A bug of NCCL releases: in ``since`` and later, up to but not in ``fixed``."""
+
+    bug: str
+    address: str
+    """Where it was reported, or the release notes that name it."""
+    since: str
+    """First release that is known to have it; empty: older ones all."""
+    fixed: str
+    """First release without it; empty: not known."""
+    needs: Tuple[str, ...]
+    """What must all be so on a node for the bug to matter there; see ``BUG_NEEDS``."""
+    effect: str
+    """corrupts, hangs, fails or slow."""
+    when: str
+    """In words: the bug bites when ..."""
+    instead: str
+    """The way round it, where there is one beside another release."""
+
+
+BUG_NEEDS = {
+    "nodes>1": "the job has several nodes",
+    "rdma": "it talks over RDMA",
+    "nvswitch": "the GPUs hang on NVSwitch",
+    "nvlink-down": "an NVLink is down",
+    "container": "it runs in a container",
+    "machine:": "os.machine is this",
+    "capability:": "a GPU has this compute capability",
+    "capability<=": "all GPUs have at most this compute capability",
+    "gpu:": "a GPU's name has this in it",
+    "cuda>=": "the driver supports at least this CUDA version",
+    "env:": "the variable has this value",
+    "job:": "of the program, which facts do not tell: such a bug is never more than a note",
+}
+"""Words of ``NcclBug.needs``; those that end in a sign are followed by a value."""
+
+
+@dataclass(frozen=True)
+class Companion(Row):
+    """A release of torchvision or torchaudio, and the torch that its own metadata asks for."""
+
+    package: str
+    version: str
+    torch: str
+    """2.14.0: that release; >=2.14.0: that one or later; empty: its metadata does not say."""
+
+
+@dataclass(frozen=True)
+class Bandwidth(Row):
+    """A published collective bandwidth."""
+
+    scope: str
+    system: str
+    gpu: str
+    gpus: str
+    nodes: str
+    interconnect: str
+    collective: str
+    message_size: str
+    busbw_gb_s: str
+    kind: str
+    """measured, threshold, rule, estimate ..., with the circumstances."""
+    warn_below_gb_s: str
+    wire_limit_gb_s: str
+
+
+@dataclass(frozen=True)
+class Rule(Row):
+    """What no other table has a column for, in words."""
+
+    rule: str
+    """forward-compatibility, trap or glibc."""
+    subject: str
+    limit: str
+    says: str
+
+
+@dataclass(frozen=True)
 class Distribution(Row):
     distribution: str
+    id: str
+    """ID of os-release; CentOS Stream has that of CentOS."""
     version: str
     glibc: str
     end_of_life: str
+    """2029-05-31, 2027-06, 2031 or past: see ``compat.ended``."""
     end_of_extended: str
+    """Of support that is paid for, with its name: 2028-04 (ESM)."""
     newest_torch: str
 
 
@@ -152,7 +246,11 @@ TABLES: Dict[str, Type[Row]] = {
     "architectures": Architecture,
     "gpus": GpuModel,
     "nccl": NcclRelease,
+    "nccl_bugs": NcclBug,
+    "companions": Companion,
     "distributions": Distribution,
+    "bandwidth": Bandwidth,
+    "rules": Rule,
 }
 """Table (file name without .csv) -> what a row of it is."""
 
@@ -183,6 +281,22 @@ def gpus() -> Tuple[GpuModel, ...]:
 
 def nccl() -> Tuple[NcclRelease, ...]:
     return _table("nccl", NcclRelease)
+
+
+def nccl_bugs() -> Tuple[NcclBug, ...]:
+    return _table("nccl_bugs", NcclBug)
+
+
+def companions() -> Tuple[Companion, ...]:
+    return _table("companions", Companion)
+
+
+def bandwidth() -> Tuple[Bandwidth, ...]:
+    return _table("bandwidth", Bandwidth)
+
+
+def rules() -> Tuple[Rule, ...]:
+    return _table("rules", Rule)
 
 
 def distributions() -> Tuple[Distribution, ...]:

@@ -1,5 +1,7 @@
 """The reference tables: complete, sourced, readable everywhere; and the rules over them."""
 
+import csv
+import datetime
 import os
 import re
 import shutil
@@ -12,7 +14,7 @@ import ddp_doctor
 import pytest
 from ddp_doctor import checks, compat, tables
 from ddp_doctor.tables import BadTable
-from ddp_doctor.versions import at_least, minor, release
+from ddp_doctor.versions import at_least, minor, newer, release
 
 DATA = Path(checks.__file__).parent / "data"
 HEAD = "confidence,source,source2,disagreement,note,major,driver\n"
@@ -87,6 +89,37 @@ def test_tables_and_rules_load_from_an_archive(python, zipped):
         check=False,
     )
     assert (ran.stderr, ran.stdout.split()) == ("", [str(len(tables.torch())), "525.60.13"])
+
+
+REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "compat"
+MADE_FROM = {
+    "torch_releases": {"torch": 104},
+    "cuda_drivers": {"cuda_majors": 3, "drivers": 27, "cuda_toolkits": 59, "architectures": 16, "rules": 4},
+    "gpu_arch": {"gpus": 55},
+    "nccl_versions": {"nccl": 46},
+    "os_support": {"distributions": 41, "rules": 5},
+    "bandwidth_expectations": {"bandwidth": 119},
+}
+"""Reference -> tables made from it, with the number of its rows that they must have at least."""
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference data is not here")
+@pytest.mark.parametrize("name", MADE_FROM)
+def test_every_row_of_the_reference_is_in_a_table(name):
+    with open(REFERENCE / f"{name}.csv", encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == sum(MADE_FROM[name].values())
+    assert {table: len(tables.load(table)) >= rows for table, rows in MADE_FROM[name].items()} == dict.fromkeys(
+        MADE_FROM[name], True
+    )
+
+
+def test_what_a_bug_of_nccl_needs_is_said_in_words_that_are_known():
+    words = tuple(tables.BUG_NEEDS)
+    for bug in tables.nccl_bugs():
+        assert bug.address.startswith("https://"), bug
+        assert bug.effect in ("corrupts", "hangs", "fails", "slow"), bug
+        assert [need for need in bug.needs if not need.startswith(words)] == [], bug
+        assert not bug.since or not bug.fixed or newer(bug.since) < newer(bug.fixed), bug
 
 
 # --------------------------------------------------------------------------- rules
@@ -169,3 +202,84 @@ def test_code_for_a_gpu():
     (cu128,) = compat.torch_builds("2.9.1+cu128")
     runs = {cc: compat.has_code_for(cu128, cc) for cc in ("6.1", "7.0", "7.5", "8.9", "9.0", "10.3", "12.1")}
     assert runs == {"6.1": False, "7.0": True, "7.5": True, "8.9": True, "9.0": True, "10.3": True, "12.1": True}
+
+
+def test_a_python_without_gil_has_wheels_of_its_own():
+    (build,) = compat.torch_builds("2.12.0+cu130")
+    assert [compat.has_wheel_for(build, python) for python in ("3.13.1", "3.13t", "3.12t")] == [True, True, False]
+    (newest,) = compat.torch_builds("2.15.0+cu132")
+    assert not compat.has_wheel_for(newest, "3.13t")
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "torch", "fits"),
+    [
+        ("torchvision", "0.19.0", "2.4.0+cu121", True),
+        ("torchvision", "0.19.0+cu121", "2.4.0", True),
+        ("torchvision", "0.18.1", "2.4.0", False),
+        ("torchvision", "0.29.2", "2.15.0", True),
+        ("torchvision", "0.29.2", "2.13.0", False),
+        ("torchaudio", "2.0.2", "2.0.1+cu118", True),
+        ("torchaudio", "2.11.1", "2.14.1", True),
+        ("torchaudio", "2.11.0", "2.11.0", None),
+        ("torchvision", "0.99.0", "2.4.0", None),
+        ("torchtext", "0.18.0", "2.4.0", None),
+    ],
+)
+def test_what_goes_with_a_torch_by_its_own_metadata(package, version, torch, fits):
+    assert compat.companion_fits(package, version, torch) is fits
+
+
+def test_every_torch_of_the_table_has_a_torchvision():
+    without = {row.torch for row in tables.torch() if not compat.companions("torchvision", row.torch)}
+    assert without == set()
+
+
+@pytest.mark.parametrize(
+    ("end_of_life", "day", "expected"),
+    [
+        ("2029-05-31", (2029, 5, 31), False),
+        ("2029-05-31", (2029, 6, 1), True),
+        ("2027-06", (2027, 6, 30), False),
+        ("2027-06", (2027, 7, 1), True),
+        ("2031", (2031, 12, 31), False),
+        ("2031", (2032, 1, 1), True),
+        ("2024-07 (past)", (2024, 8, 1), True),
+        ("past", (2026, 11, 30), True),
+        ("past", (2020, 1, 1), None),
+        ("2028-04 (ESM)", (2026, 1, 1), False),
+        ("", (2026, 1, 1), None),
+        ("LTSS", (2026, 1, 1), None),
+    ],
+)
+def test_the_end_of_a_life(end_of_life, day, expected):
+    assert compat.ended(end_of_life, datetime.date(*day)) is expected
+
+
+@pytest.mark.parametrize(
+    ("node", "row"),
+    [
+        (("centos", "8.2.2004", False), "CentOS 8"),
+        (("centos", "8", True), "CentOS Stream 8"),
+        (("ubuntu", "22.04", False), "Ubuntu 22.04"),
+        (("sles", "15.5", False), "SLES 15 SP3-SP5"),
+        (("sles", "12.5", False), "SLES 12 SP5"),
+        (("sles", "15", False), "SLES 15 SP0-SP2"),
+        (("sles", "16.0", False), "SLES 16.0"),
+        (("amzn", "2023", False), "Amazon Linux 2023"),
+        (("amzn", "2", False), "Amazon Linux 2"),
+        (("ubuntu", "22.10", False), None),
+        (("arch", "", False), None),
+        (("debian", "", False), None),
+    ],
+)
+def test_the_row_of_a_distribution(node, row):
+    found = compat.distribution(*node)
+    assert (found and f"{found.distribution} {found.version}") == row
+
+
+def test_the_branch_of_a_driver():
+    branches = {driver: compat.driver_branch(driver) for driver in ("535.104.05", "580", "300.1", "")}
+    assert {driver: row and row.branch for driver, row in branches.items()} == {
+        "535.104.05": "535", "580": "580", "300.1": None, "": None,
+    }  # fmt: skip
