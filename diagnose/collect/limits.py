@@ -5,6 +5,7 @@ from typing import Dict, Optional, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect.cgroup import group, smallest
+from ddp_doctor.collect.container import container_kind
 from ddp_doctor.collect.numbers import labelled, read_number
 from ddp_doctor.facts import UNLIMITED, Limit, Limits, Reason, Unread
 from ddp_doctor.host import Host, optional
@@ -30,7 +31,11 @@ def read(host: Host, ask: Ask) -> Limits:
         cap_ipc_lock=optional(
             lambda: parse_capability(host.read("/proc/self/status"), CAP_IPC_LOCK), unread, "cap_ipc_lock"
         ),
-        whose=optional(lambda: whose(host.env(), host.user()[1]), unread, "whose"),
+        whose=optional(
+            lambda: whose(host.env(), host.user()[1], optional(lambda: container_kind(host), {}, "") or ""),
+            unread,
+            "whose",
+        ),
         cgroup_pids_max=pids_max,
         cgroup_pids_current=pids_current,
         kernel_pid_max=optional(lambda: read_number(host, "/proc/sys/kernel/pid_max"), unread, "kernel_pid_max"),
@@ -75,18 +80,26 @@ def parse_capability(status: str, bit: int) -> bool:
     return bool(int(mask, 16) >> bit & 1)
 
 
-def whose(env: Dict[str, str], user: str) -> str:
+def whose(env: Dict[str, str], user: str, container: str = "") -> str:
     """Whose limits these are: they come from what started this process, and root's or ssh's are not the job's."""
     marks = (
-        ("TORCHELASTIC_RUN_ID", "a torchrun worker"),
-        ("SLURM_STEP_ID", "the Slurm job step"),
-        ("SLURM_JOB_ID", "the Slurm job"),
-        ("PBS_JOBID", "the PBS job"),
-        ("LSB_JOBID", "the LSF job"),
-        ("KUBERNETES_SERVICE_HOST", "this pod"),
-        ("SSH_CONNECTION", "this ssh session"),
+        ("TORCHELASTIC_RUN_ID" in env, "a torchrun worker"),
+        ("SLURM_STEP_ID" in env, "the Slurm job step"),
+        ("SLURM_JOB_ID" in env, "the Slurm job"),
+        ("PBS_JOBID" in env, "the PBS job"),
+        ("LSB_JOBID" in env, "the LSF job"),
+        ("KUBERNETES_SERVICE_HOST" in env or container == "kubernetes", "this pod"),
+        (
+            container not in ("", *_OF_THE_SESSION),
+            f"this {container} container".replace("container container", "container"),
+        ),
+        ("SSH_CONNECTION" in env, "this ssh session"),
     )
-    return f"{next((words for variable, words in marks if variable in env), 'this shell')} (user {user})"
+    return f"{next((words for here, words in marks if here), 'this shell')} (user {user})"
+
+
+_OF_THE_SESSION = ("apptainer", "enroot")
+"""Containers that run with the limits of the session that starts them."""
 
 
 def _cgroup_pids(host: Host, unread: Unread) -> Tuple[Optional[int], Optional[int]]:

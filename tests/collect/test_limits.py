@@ -79,6 +79,31 @@ def test_whose_limits_these_are(env: Dict[str, str], words: str) -> None:
     assert limits.whose(env, "ana") == words
 
 
+@pytest.mark.parametrize(
+    ("kind", "env", "words"),
+    [
+        ("docker", {}, "this docker container"),
+        ("docker", {"SSH_CONNECTION": "10.0.0.1"}, "this docker container"),
+        ("docker", {"SLURM_JOB_ID": "7"}, "the Slurm job"),
+        ("kubernetes", {}, "this pod"),
+        ("container", {}, "this container"),
+        ("apptainer", {}, "this shell"),
+    ],
+)
+def test_limits_in_a_container_are_those_of_the_container(kind: str, env: Dict[str, str], words: str) -> None:
+    assert limits.whose(env, "root", kind) == f"{words} (user root)"
+
+
+def test_the_container_is_told_by_its_marks() -> None:
+    files = {**NODE, "/proc/self/cgroup": f"0::/docker/{'a' * 64}\n"}
+    recording = Recording(
+        {"env ": {"value": {}}, "user ": {"value": [0, "root"]}},
+        {"root" + path: text for path, text in files.items()},
+        complete=True,
+    )
+    assert limits.read(recording, Ask()).whose == "this docker container (user root)"
+
+
 def test_missing_row_has_a_reason_and_hides_no_other() -> None:
     found = read({**NODE, "/proc/self/limits": TEXT.replace("locked", "pinned")})
     assert found.memlock_bytes is None
