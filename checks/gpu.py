@@ -12,6 +12,7 @@ from ddp_doctor.accelerators import (
     label,
     none_admitted,
     ranks_per_node,
+    without_display_cards,
 )
 from ddp_doctor.facts import Env, Gpu, GpuProcess, Gpus, Launch, Os, Reason, Torch
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown, why_unknown
@@ -338,7 +339,7 @@ def models_differ(gpus: Gpus) -> Iterator[Reading]:
         return
     if any(gpu.name is None for gpu in working):
         raise NotKnown(why_unknown(next(gpu for gpu in working if gpu.name is None), "name"))
-    compute, small = _without_display_cards(working)
+    compute, small = without_display_cards(working)
     beside = f"; beside them {_models(small)}, too small to train on" if small else ""
     yield Reading(
         ok=len({_model(gpu) for gpu in compute}) == 1,
@@ -346,13 +347,6 @@ def models_differ(gpus: Gpus) -> Iterator[Reading]:
         expected="GPUs of one model",
         message=f"unlike GPUs, the slowest sets the pace: {_models(compute)}",
     )
-
-
-def _without_display_cards(gpus: Sequence[Gpu]) -> Tuple[List[Gpu], List[Gpu]]:
-    """GPUs for work, and those with less than a quarter of the largest one's memory: a T400 beside A100s."""
-    largest = max(gpu.memory_total_bytes or 0 for gpu in gpus)
-    small = [gpu for gpu in gpus if gpu.memory_total_bytes is not None and gpu.memory_total_bytes * 4 < largest]
-    return [gpu for gpu in gpus if gpu not in small], small
 
 
 def _model(gpu: Gpu) -> str:

@@ -1,6 +1,6 @@
 """What the facts say of the GPUs that a job here could use: shared by the checks of GPUs and of the software stack."""
 
-from typing import Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from ddp_doctor.facts import Gpu, Gpus, Launch, Os, PciGpu
 from ddp_doctor.policy import Policy
@@ -55,6 +55,13 @@ def chosen(visible_devices: Optional[str]) -> Optional[Tuple[str, ...]]:
 def answering(gpus: Gpus) -> Tuple[Gpu, ...]:
     """GPUs that NVML told about without a fault."""
     return tuple(gpu for gpu in gpus.gpus or () if gpu.fault is None)
+
+
+def without_display_cards(gpus: Sequence[Gpu]) -> Tuple[List[Gpu], List[Gpu]]:
+    """GPUs for work, and those with less than a quarter of the largest one's memory: a T400 beside A100s."""
+    largest = max(gpu.memory_total_bytes or 0 for gpu in gpus)
+    small = [gpu for gpu in gpus if gpu.memory_total_bytes is not None and gpu.memory_total_bytes * 4 < largest]
+    return [gpu for gpu in gpus if gpu not in small], small
 
 
 def label(gpu: Gpu) -> str:

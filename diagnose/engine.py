@@ -1,5 +1,6 @@
 """The engine: facts in, verdicts out. It never raises for what a node, a check or a plug-in does."""
 
+import datetime
 import fnmatch
 import traceback
 from dataclasses import replace
@@ -17,7 +18,8 @@ NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
 
 def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Verdict]:
     """Every check's verdicts on one node; checks over a fleet, a log or a benchmark are not for one node's facts."""
-    config = replace(config, policy=policy_for_node(config.policy, facts.launch))
+    policy = replace(policy_for_node(config.policy, facts.launch), collected_on=_day(facts.collected_at))
+    config = replace(config, policy=policy)
     supply = _supply(facts, config.policy)
     return [
         verdict
@@ -25,6 +27,14 @@ def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Ver
         if _is_for(check, supply)
         for verdict in _verdicts(check, facts.name, supply, config)
     ]
+
+
+def _day(seconds: Optional[float]) -> Optional[datetime.date]:
+    """The day (UTC) of a moment in Unix time; None for none, and for one that no calendar has."""
+    try:
+        return None if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _supply(facts: NodeFacts, policy: Policy) -> Dict[str, Any]:

@@ -40,7 +40,7 @@ class How:
     """How the facts were taken: root's or ssh's limits and environment are not the job's."""
 
     via: str = "local"
-    """local, ssh, srun, torchrun or replay."""
+    """local, ssh, srun, torchrun or replay; collect_env where another tool's report was read."""
     user: Optional[str] = None
     uid: Optional[int] = None
     tool_version: Optional[str] = None
@@ -292,6 +292,8 @@ class Gpus:
     """NVIDIA GPUs on the PCI bus; /sys is not namespaced: a container sees all of the machine's."""
     device_nodes: Optional[Strings] = None
     """/dev/nvidia0 ... that exist here."""
+    driver_nodes: Optional[Strings] = None
+    """/dev/nvidiactl, /dev/nvidia-uvm and /dev/nvidia-caps/nvidia-cap*: those of them that exist here."""
     admitted: Optional[int] = None
     """How many GPUs this container or job was given, when something says so (device nodes, scheduler, NVIDIA_VISIBLE_DEVICES)."""
     admitted_by: Optional[str] = None

@@ -94,11 +94,18 @@ class Policy:
     waivers: Tuple[Waiver, ...] = ()
     today: Optional[datetime.date] = None
     """Day of judging (or --as-of)."""
+    collected_on: Optional[datetime.date] = None
+    """Day on which the node's facts were taken; the engine fills it in."""
 
     @property
     def day(self) -> datetime.date:
         """The day as of which waivers are judged."""
         return self.today or datetime.date.today()
+
+    @property
+    def age_day(self) -> datetime.date:
+        """The day as of which ends of life are judged: that of the facts, so that an old bundle is judged as it was."""
+        return self.collected_on or self.day
 
 
 def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:

@@ -226,7 +226,8 @@ def _package_version(host: Host, file: str) -> Optional[str]:
     site, inside, _ = file.partition("/nvidia/nccl/lib/")
     if inside:
         packages = installed_packages({site: names(host, site)})
-        return next((v for name, v in packages.items() if re.fullmatch(r"nvidia-nccl(-cu\d+)?", name)), None)
+        versions = {v for name, v in packages.items() if re.fullmatch(r"nvidia-nccl(-cu\d+)?", name)}
+        return versions.pop() if len(versions) == 1 else None  # two packages write the same file: only it can tell
     prefix = os.path.dirname(os.path.dirname(file))
     return parse_conda_meta(names(host, f"{prefix}/conda-meta")).get("nccl")
 

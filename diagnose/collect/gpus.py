@@ -46,6 +46,7 @@ def read(host: Host, ask: Ask) -> Gpus:
         gpus=None if gpus is None else tuple(_complete(host, gpu, trees, gpus) for gpu in gpus),
         on_bus=on_bus,
         device_nodes=place.nodes,
+        driver_nodes=_driver_nodes(host, unread),
         admitted=admitted,
         admitted_by=admitted_by,
         visible_devices=visible,
@@ -252,6 +253,20 @@ def _device_nodes(host: Host, unread: Unread) -> Optional[Tuple[str, ...]]:
         return None
     numbers = sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d{1,4}", name))
     return tuple(f"/dev/nvidia{number}" for number in numbers)
+
+
+def _driver_nodes(host: Host, unread: Unread) -> Optional[Tuple[str, ...]]:
+    """What a process opens beside the GPUs' own nodes: the driver's, and those of MIG's parts (/dev/nvidia-caps)."""
+    names = optional(lambda: host.list("/dev"), unread, "driver_nodes")
+    caps = (
+        optional(lambda: host.list("/dev/nvidia-caps"), unread, "driver_nodes")
+        if names and "nvidia-caps" in names
+        else ()
+    )
+    if names is None or caps is None:
+        return None
+    found = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm") if name in names]
+    return (*found, *(f"/dev/nvidia-caps/{name}" for name in caps))
 
 
 def _proc_gpus(host: Host, place: Place) -> List[Plain]:

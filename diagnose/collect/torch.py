@@ -27,9 +27,9 @@ ERROR_LINES = 12
 COMPANIONS = frozenset(
     "torchvision torchaudio torchtext torchdata numpy triton pytorch-triton apex flash-attn transformer-engine xformers "
     "deepspeed accelerate transformers lightning pytorch-lightning horovod fairscale megatron-core mpi4py "
-    "nccl cudatoolkit cuda-version pytorch-cuda cudnn".split()
+    "nccl cudatoolkit cuda-version pytorch-cuda cudnn pytorch libtorch".split()
 )
-"""Packages that are built against torch or bring what it loads; the last line is what conda calls NVIDIA's."""
+"""Packages that are built against torch or bring what it loads; the last line is conda's names for NVIDIA's and for torch."""
 
 IMPORTED = {
     "imported": bool,
@@ -284,7 +284,7 @@ def flavour(evidence: Evidence) -> Optional[str]:
     """official-wheel, conda, ngc, vendor, distribution or source; None when nothing tells.
 
     Tables about official wheels hold for those alone. A version a0+COMMIT is built from a checkout: torch's own
-    setup.py writes a0+gitCOMMIT since 1.8, NVIDIA's containers have no "git" and since 24.x an ".nv" at the end.
+    setup.py writes a0+gitCOMMIT since 1.9, NVIDIA's containers have no "git" and since 24.x an ".nv" at the end.
     """
     how = installer(evidence)
     if ".nv" in evidence.version:
@@ -293,7 +293,7 @@ def flavour(evidence: Evidence) -> Optional[str]:
         return "source"
     commit = _COMMIT.fullmatch(evidence.version)
     if commit:
-        new = (int(commit.group(1)), int(commit.group(2))) >= (1, 8)
+        new = (int(commit.group(1)), int(commit.group(2))) >= (1, 9)
         return "ngc" if evidence.nvidia_image or (new and not commit.group(3)) else "source"
     if how in ("conda", "distribution"):
         return how

@@ -167,7 +167,7 @@ def test_an_official_wheel() -> None:
 def test_conda_debian_and_what_stands_elsewhere() -> None:
     conda = quick(CONDA, {"CONDA_PREFIX": "/c"})
     assert (conda.flavour, conda.installer, conda.python_version) == ("conda", "conda", "3.9.16")
-    assert (conda.companions, conda.nccl_bundled) == ({"nccl": "2.14.3.1"}, "")
+    assert (conda.companions, conda.nccl_bundled) == ({"nccl": "2.14.3.1", "pytorch": "1.13.1"}, "")
     debian = quick(DEBIAN, SYSTEM)
     assert (debian.flavour, debian.installer, debian.python_version) == ("distribution", "distribution", "3.11")
     user = "/home/ana/.local/lib/python3.11/site-packages/torch/version.py"
@@ -210,6 +210,7 @@ def test_an_editable_installation() -> None:
         ("2.1.0a0+32f93b1", "pip", {}, False, "ngc"),
         ("1.6.0a0+9907a3e", "pip", {}, True, "ngc"),
         ("1.6.0a0+b31f58d", "pip", {}, False, "source"),
+        ("1.8.0a0+ceb16d8", "pip", {}, False, "source"),
         ("2.1.0a0+git32f93b1", "", {}, False, "source"),
         ("2.4.0a0+3bcc3cddb5.nv24.07", "pip", {}, False, "ngc"),
         ("2.0.0+computecanada", "pip", {}, False, "vendor"),
