@@ -24,7 +24,7 @@ def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, co
         verdicts.extend(engine.judge(in_scope(facts, config.policy.scope), checks, config))
     verdicts.extend(_plugin_verdicts(loaded))
     remarks = (f"configuration: {config.source}",) if config.source else ()
-    unsure = any(_is_cut_short(facts) for facts in seen) or _saw_nothing(verdicts)
+    unsure = bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
     status = engine.exit_status(verdicts, config.fail_on, unsure)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
@@ -40,11 +40,6 @@ def _plugin_verdicts(loaded: Registry) -> Iterator[Verdict]:
     for name, error in loaded.failed_plugins.items():
         reason = Reason("broken", f"plug-in {name} could not be loaded: {error}")
         yield Verdict("plugin/not-loaded", "", Outcome.BROKEN, Severity.WARNING, subject=name, reason=reason)
-
-
-def _is_cut_short(facts: NodeFacts) -> bool:
-    """Did Ctrl-C or --deadline end the collecting before every section had answered?"""
-    return any(reason.kind in ("interrupted", "deadline") for reason in facts.reasons.values())
 
 
 def _saw_nothing(verdicts: List[Verdict]) -> bool:

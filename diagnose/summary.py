@@ -8,7 +8,8 @@ from ddp_doctor.model import Outcome, Severity, Verdict
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
-_WENT_WRONG = ("timed-out", "crashed", "unreadable", "interrupted", "deadline", "not-recorded")
+CUT_SHORT = ("interrupted", "deadline")
+_WENT_WRONG = ("timed-out", "crashed", "unreadable", *CUT_SHORT, "not-recorded")
 """Kinds of reason that say that something went wrong while looking, unlike not-applicable, not-asked or no-rights."""
 
 
@@ -92,10 +93,20 @@ def _on(checks: List[str], nodes: Sequence[NodeFacts], verdicts: Sequence[Verdic
     return f" on {len(hit)} of {len(nodes)} nodes"
 
 
+def cut_short(nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> List[str]:
+    """Nodes where Ctrl-C or --deadline ended the collecting before a section, or what a check looks at, was read."""
+    unjudged = {v.node for v in verdicts if v.reason and v.reason.kind in CUT_SHORT}
+    return [
+        facts.name
+        for facts in nodes
+        if facts.name in unjudged or any(reason.kind in CUT_SHORT for reason in facts.reasons.values())
+    ]
+
+
 def _doubt(nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> str:
     """Why no verdict is possible."""
     broken = sorted({v.check for v in verdicts if v.outcome is Outcome.BROKEN})
-    cut = [f.name for f in nodes if any(reason.kind in ("interrupted", "deadline") for reason in f.reasons.values())]
+    cut = cut_short(nodes, verdicts)
     if cut:
         return "the examination was cut short" + (f" on {', '.join(cut)}" if len(nodes) > 1 else "")
     if broken:
