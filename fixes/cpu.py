@@ -2,9 +2,11 @@
 
 from typing import Iterator, Optional
 
+from ddp_doctor.checks._job import ranks_here
 from ddp_doctor.facts import UNLIMITED, Cpu, Launch, Os
 from ddp_doctor.fixes._node import engine_of, is_slurm
 from ddp_doctor.model import Remedy, export, say
+from ddp_doctor.policy import Policy
 
 
 def fewer_than_ranks(cpu: Cpu, os: Optional[Os] = None, launch: Optional[Launch] = None) -> Iterator[Remedy]:
@@ -25,13 +27,13 @@ def fewer_than_ranks(cpu: Cpu, os: Optional[Os] = None, launch: Optional[Launch]
     yield Remedy("Give the job more processors", (say(text, scope="this job", see=see),))
 
 
-def quota_below_visible(cpu: Cpu) -> Iterator[Remedy]:
+def quota_below_visible(cpu: Cpu, policy: Policy, launch: Optional[Launch] = None) -> Iterator[Remedy]:
     """Size threads and workers by the quota."""
-    workers = max(1, int(cpu.quota or 1))
+    ranks, quota = ranks_here(policy, launch), cpu.quota or 1.0
+    divide = "" if ranks else " With several ranks on this node, divide both by their number."
+    text = f"Let the data loaders of all ranks together have at most {max(1, int(quota))} workers.{divide}"
+    threads = str(max(1, int(quota / (ranks or 1))))
     yield Remedy(
         "Start as many threads and workers as the quota allows",
-        (
-            export("OMP_NUM_THREADS", "1", scope="this job"),
-            say(f"Let the data loaders of all ranks together have at most {workers} workers.", scope="this job"),
-        ),
+        (export("OMP_NUM_THREADS", threads, scope="this job"), say(text, scope="this job")),
     )

@@ -58,3 +58,15 @@ def test_workers_are_counted_by_the_quota():
     (verdict,) = judged("cpu/quota-below-visible", cpu=Cpu(allowed=16, quota=4.5))
     assert verdict.measured == "a quota of 4.5 processors, 16 visible"
     assert "at most 4 workers" in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(
+    ("quota", "ranks", "threads", "more"),
+    [(16.0, 4, "4", False), (16.0, None, "16", True), (2.5, 8, "1", False), (0.5, None, "1", True)],
+)
+def test_threads_follow_the_quota_and_the_ranks(quota, ranks, threads, more):
+    found = Cpu(threads=64, allowed=64, quota=quota)
+    (verdict,) = judged("cpu/quota-below-visible", Policy(nproc_per_node=ranks), cpu=found)
+    export, words = verdict.fixes[0].steps
+    assert (export.name, export.value) == ("OMP_NUM_THREADS", threads)
+    assert ("divide" in words.text) is more
