@@ -1,9 +1,9 @@
 """Examining: from this node, from facts or from a recording to one report."""
 
 import os
-from typing import Iterable, Iterator, List, Tuple
+from typing import Iterable, Iterator, List, Tuple, Union
 
-from ddp_doctor import __version__, document, engine, summary
+from ddp_doctor import __version__, document, engine, importers, summary
 from ddp_doctor.config import Config
 from ddp_doctor.facts import NodeFacts, Reason
 from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict
@@ -55,16 +55,34 @@ def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
     reports: List[Report] = []
     for path in (file for given in paths for file in _files(given)):
         try:
-            plain = document.plain_from(_content(path))
-            if document.is_report(plain):
-                reports.append(document.report_from(plain))
-            else:
-                facts.append(document.facts_from(plain))
+            found = _document(_content(path), _name(path, facts))
         except OSError as error:
             raise document.BadDocument(f"{path}: {error.strerror}") from None
-        except document.BadDocument as error:
+        except (document.BadDocument, importers.BadReport) as error:
             raise document.BadDocument(f"{path}: {error}") from None
+        if isinstance(found, Report):
+            reports.append(found)
+        else:
+            facts.append(found)
     return facts, reports
+
+
+def _document(content: bytes, name: str) -> Union[NodeFacts, Report]:
+    """One file's facts or report; what is not JSON may be another tool's report of the node ``name``."""
+    try:
+        plain = document.plain_from(content)
+    except document.BadDocument as error:
+        imported = importers.facts(content, name)
+        if imported is None:
+            raise document.BadDocument(f"{error}; nor {importers.titles()}") from None
+        return imported
+    return document.report_from(plain) if document.is_report(plain) else document.facts_from(plain)
+
+
+def _name(path: str, others: List[NodeFacts]) -> str:
+    """A report of another tool names no node: it is called like its file, by the whole path where that is taken."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    return path if any(facts.name == name for facts in others) else name
 
 
 def _content(path: str) -> bytes:

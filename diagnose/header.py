@@ -10,6 +10,8 @@ from ddp_doctor.units import plural, seconds, size
 
 _NAMED = 4
 """So many interfaces and adapters are named, the others are counted."""
+OTHER_TOOLS = {"collect_env": "a collect_env report"}
+"""Reports of other tools, by the name of their importer."""
 _VIA = {"local": "on the node itself", "ssh": "over ssh", "replay": "from a recording"}
 
 
@@ -157,6 +159,8 @@ def addresses(interface: Interface) -> List[str]:
 def _taken(facts: NodeFacts) -> str:
     """How the facts were taken: root's or ssh's limits are not the job's."""
     how = facts.how
+    if how.via in OTHER_TOOLS:
+        return f"from {OTHER_TOOLS[how.via]}, which does not say when or by whom"
     user = f"as {how.user or 'user'} (uid {how.uid})" if how.uid is not None else None
     moment = _when(facts.collected_at) if facts.collected_at is not None else None
     took = f"in {seconds(facts.duration_s)}" if facts.duration_s is not None else None

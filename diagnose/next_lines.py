@@ -39,6 +39,9 @@ def _start(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
     """How to start the job, or how to look at all of its nodes."""
     if not nodes or _launcher(nodes[0], policy) in _OWN_WAY or policy.scope == "node":
         return
+    if nodes[0].how.via in header.OTHER_TOOLS:
+        yield from _look_there(nodes[0])
+        return
     job = nnodes(nodes, policy)
     if job is None:
         yield "# a job on this machine alone:"
@@ -52,6 +55,13 @@ def _start(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
         yield _by_slurm(nodes, policy, job)
     else:
         yield from _by_hand(nodes, policy, job)
+
+
+def _look_there(facts: NodeFacts) -> Iterator[str]:
+    """Another tool's report tells a part; nothing helps on a system that is not judged."""
+    if facts.os or facts.gpus:
+        yield f"# {header.OTHER_TOOLS[facts.how.via]} tells a part; for network, limits and the rest, on the node itself:"
+        yield "ddp-doctor run"
 
 
 def nnodes(nodes: Sequence[NodeFacts], policy: Policy) -> Optional[int]:

@@ -31,7 +31,8 @@ def cuda_not_available(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Ite
     )
     yield Reading(
         ok=available,
-        measured=f"CUDA {torch.cuda} available, {plural(torch.cuda_device_count or 0, 'device')}"
+        measured=f"CUDA {torch.cuda} available"
+        + (f", {plural(torch.cuda_device_count, 'device')}" if torch.cuda_device_count is not None else "")
         if available
         else _shorter(said),
         expected="torch.cuda.is_available() is True",
