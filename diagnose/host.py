@@ -7,6 +7,7 @@ recorded. Each call returns a value or raises ``Unreadable`` with a ``Reason``; 
 
 import errno
 import os
+import platform
 import socket
 import stat as stat_module
 import time
@@ -130,6 +131,10 @@ class Host:
         """Effective uid and the user's name (the number as text where it has none)."""
         uid, name = self._door("user", "", _user)
         return int(uid), str(name)
+
+    def python(self) -> str:
+        """Version of the interpreter that looks."""
+        return str(self._door("python", "", platform.python_version))
 
     def _door(self, op: str, key: str, live: Callable[[], Any]) -> Any:
         """Everything goes through here: ``live`` answers JSON or raises."""

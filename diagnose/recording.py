@@ -150,6 +150,7 @@ _SHAPES: Dict[str, Callable[[Any], bool]] = {
     "run": _is(Ran),
     "env": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "now": lambda value: isinstance(value, (int, float)) and math.isfinite(value),
+    "python": lambda value: isinstance(value, str),
     "user": lambda value: isinstance(value, (list, tuple)) and [type(part) for part in value] == [int, str],
 }
 """What a recording must hold for each call through the door; what a library answered is its collector's affair."""

@@ -42,7 +42,7 @@ def examined(recording, described):
 
 def settle(plain):
     """What depends on the machine and the version that replays, made the same everywhere."""
-    how = {**plain["how"], "python": "3.10.12", "tool_version": "0.1.0"}
+    how = {**plain["how"], "tool_version": "0.1.0"}
     return {**plain, "how": how, "duration_s": 0.25}
 
 

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect import gather
+from ddp_doctor.collect import frame, gather
 from ddp_doctor.host import Host
 from ddp_doctor.recording import BadRecording, Recorder, Recording, open_recording, pack, write_bundle
 from ddp_doctor.unreadable import Unreadable
@@ -28,6 +28,7 @@ def answers(host: Host, tree: str):
         "env": host.env,
         "now": host.now,
         "user": host.user,
+        "python": host.python,
         "exists": lambda: host.exists(f"{tree}/none"),
         "absent": lambda: host.read(f"{tree}/none"),
         "no command": lambda: host.run("none", ["ddp-doctor-no-such-command"]),
@@ -48,6 +49,12 @@ def tree(tmp_path):
     (tmp_path / "tree/file").write_bytes(b"caf\xc3\xa9 \xff\x00\n")
     (tmp_path / "tree/link").symlink_to("file")
     return str(tmp_path / "tree")
+
+
+def test_the_python_is_that_of_the_node_and_unknown_in_older_recordings():
+    entries = {"python ": {"value": "3.6.8"}}
+    assert frame.read(Recording(entries, {}, complete=True), Ask(), "1.0")["how"].python == "3.6.8"
+    assert frame.read(Recording({}, {}, complete=True), Ask(), "1.0")["how"].python is None
 
 
 def test_a_bundle_answers_as_the_node_did(tree, tmp_path):

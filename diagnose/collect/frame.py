@@ -1,6 +1,5 @@
 """The frame of a node's facts: its name, when and how they were taken."""
 
-import platform
 from typing import Any, Dict
 
 from ddp_doctor.ask import Ask
@@ -18,7 +17,7 @@ def read(host: Host, ask: Ask, tool_version: str) -> Dict[str, Any]:
         user=user,
         uid=uid,
         tool_version=tool_version,
-        python=platform.python_version(),
+        python=optional(host.python, unread, "python"),
         profile=ask.profile,
         job=_job(optional(host.env, unread, "env") or {}),
     )
