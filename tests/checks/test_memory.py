@@ -5,7 +5,6 @@ from ddp_doctor.facts import UNLIMITED, Launch, Memory, Os, Reason
 from ddp_doctor.policy import GIB, MIB, Policy
 from judging import judged, outcome, remedy_text
 
-
 SLURM = Launch(launcher="slurm", slurm={"JOB_ID": "1"})
 
 
