@@ -36,8 +36,9 @@ def own_name_is_loopback(
 ) -> Iterator[Reading]:
     """This host's own name resolves to a loopback address.
 
-    Why: Gloo then listens on 127.0.1.1, where no other node can connect, and torchrun's c10d rendezvous does not
-        recognise the master by its address, so that nobody serves the store. Stock Debian and Ubuntu write such a line.
+    Why: Gloo then listens on that address, where no other node can connect, and torchrun's c10d rendezvous does not
+        recognise the master by its address, so that nobody serves the store. Stock Debian and Ubuntu write such a line
+        with 127.0.1.1, other systems and virtual machines with 127.0.0.1.
     See: https://github.com/pytorch/pytorch/issues/79388
         https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
     """

@@ -554,6 +554,7 @@ class Firewall:
 class Network:
     hostname: Optional[str] = None
     fqdn: Optional[str] = None
+    """What socket.getfqdn() says, which torchrun publishes as MASTER_ADDR: "localhost" where /etc/hosts makes it that."""
     interfaces: Optional[Tuple[Interface, ...]] = None
     default_route: Optional[Route] = None
     """None with the reason absent when there is none."""

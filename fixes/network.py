@@ -80,6 +80,10 @@ def _hosts(network: Network, ip: str, name: str) -> Iterator[Step]:
     """Replace what /etc/hosts says of the own name; a line that serves other names too is left to a person."""
     undo = "cp -p /etc/hosts.before-ddp-doctor /etc/hosts"
     host = network.hostname or ""
+    if host.split(".")[0] == "localhost":
+        text = f"This machine has no name of its own: give it one (hostnamectl set-hostname NAME), and {ip} that name in /etc/hosts."
+        yield say(text, who="root", scope="this node")
+        return
     long = network.fqdn if plain(network.fqdn) and (network.fqdn or "").startswith(f"{host}.") else ""
     yield command("cp -p /etc/hosts /etc/hosts.before-ddp-doctor", who="root", scope="this node")
     for words in (line.split() for line in network.hosts_lines or ()):

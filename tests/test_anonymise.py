@@ -84,3 +84,8 @@ def test_addresses_that_name_no_machine_stay(text):
 def test_private_stays_private(text):
     old = ipaddress.ip_address(text)
     assert Anonymiser(FACTS).address(old).is_private == old.is_private or not old.is_private
+
+
+def test_localhost_identifies_nobody():
+    facts = {**FACTS, "network": {**FACTS["network"], "fqdn": "localhost"}}
+    assert Anonymiser(facts).data(facts)["network"]["fqdn"] == "localhost"

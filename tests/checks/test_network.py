@@ -157,6 +157,23 @@ def test_the_commands_for_etc_hosts_do_what_they_say(tmp_path):
     assert hosts.read_text() == "127.0.0.1 localhost\n127.0.1.10 node1x\n10.0.0.5 node1.lab node1\n"
 
 
+@pytest.mark.parametrize(
+    ("hostname", "fqdn", "lines"),
+    [
+        ("vm", "localhost", ("127.0.0.1 localhost", "127.0.0.1 vm")),
+        ("localhost", "localhost.localdomain", ("127.0.0.1 localhost localhost.localdomain",)),
+        ("localhost.localdomain", "localhost", ("127.0.0.1 localhost.localdomain localhost",)),
+    ],
+)
+def test_localhost_is_nobodys_name(hostname, fqdn, lines):
+    own = Resolved(hostname, ("127.0.0.1",))
+    facts = Network(hostname, fqdn, (LO, ETH0), own_name=own, hosts_lines=lines[-1:])
+    (verdict,) = judged("network/own-name-is-loopback", TWO, network=facts, launch=C10D, env=env(), os=Os(container=""))
+    commands = [step.text for remedy in verdict.fixes for step in remedy.steps if step.kind == "command"]
+    assert not any("localhost" in text for text in commands)
+    assert ("hostnamectl" in remedy_text(verdict)) is hostname.startswith("localhost")
+
+
 def test_a_hostile_host_name_reaches_no_command():
     facts = Network(hostname="a;reboot", interfaces=(LO, ETH0), own_name=Resolved("a;reboot", ("127.0.1.1",)))
     (verdict,) = judged("network/own-name-is-loopback", TWO, network=facts, launch=C10D, env=env(), os=Os(container=""))
