@@ -33,9 +33,7 @@ def _first_host() -> Step:
 def rank_out_of_range(launch: Launch) -> Iterator[Remedy]:
     """Let the launcher number the ranks."""
     yield _torchrun(launch)
-    yield Remedy(
-        "Correct the variables", (say("Ranks count from 0 to WORLD_SIZE - 1 over all nodes.", see=TORCHRUN),)
-    )
+    yield Remedy("Correct the variables", (say("Ranks count from 0 to WORLD_SIZE - 1 over all nodes.", see=TORCHRUN),))
 
 
 def local_rank_out_of_range(launch: Launch) -> Iterator[Remedy]:

@@ -163,7 +163,10 @@ def _split_machine(name: str) -> Tuple[str, str]:
 def _other_system(report: Report) -> Optional[str]:
     """The name of the system where it is not Linux, whose drivers, wheels and limits the checks are about."""
     name, platform = report.told("OS") or "", report.told("Python platform") or ""
-    for system, begins in (("macOS", ("mac", "Mac", "Darwin")), ("Windows", ("Windows", "Microsoft Windows", "CYGWIN"))):
+    for system, begins in (
+        ("macOS", ("mac", "Mac", "Darwin")),
+        ("Windows", ("Windows", "Microsoft Windows", "CYGWIN")),
+    ):
         if name.startswith(begins) or platform.startswith(begins):
             return name or system
     return None
