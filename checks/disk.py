@@ -10,7 +10,8 @@ from ddp_doctor.units import size
 SHM_MIN_BYTES = 512 * MIB
 """Where DeepSpeed's ds_report begins to warn (deepspeed/env_report.py)."""
 HALF_OF_MEMORY = 0.45
-"""The kernel's default size of a tmpfs is half of the memory that it manages; MemTotal may be a little more than that."""
+"""The kernel's default size of a tmpfs is half of the memory that it manages, of which MemTotal may tell a little more: the
+missing 5 % are a margin of our own."""
 
 
 @check(Severity.ERROR)

@@ -79,8 +79,8 @@ class Policy:
     """In percent of all inodes: a bound of our own, no standard names one."""
     memory_available_min_percent: float = 5.0
     memory_available_min_bytes: int = 2 * GIB
-    """Memory is low when both bounds are undercut. A rank with torch and CUDA takes about 2 GiB of host memory before it holds
-    any data."""
+    """Memory is low when both bounds are undercut. Both are bounds of our own, no source names one: a rank with torch and CUDA
+    takes some 2 GiB of host memory before it holds any data."""
 
     # network
     interface_min_gbit_s: Optional[float] = None
