@@ -62,7 +62,8 @@ def _own_name(network: Network, env: Optional[Env], os: Optional[Os], torch: Opt
     steps = (
         export("GLOO_SOCKET_IFNAME", endpoint.interface.name, scope="this job", see=TORCHRUN),
         say(
-            f"Start torchrun with --local-addr {ip} on this node, and name the master by its address.",
+            f"Start torchrun with --local-addr {ip} on this node, and name the master by its address. With --rdzv-backend "
+            "c10d that is not enough: add --rdzv-conf is_host=1 on the master and is_host=0 on the others.",
             scope="this job",
             see=TORCHRUN,
         ),
