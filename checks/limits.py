@@ -83,7 +83,7 @@ def nofile_too_low(limits: Limits, policy: Policy, launch: Optional[Launch] = No
         ok=nofile.soft >= need,
         measured=f"nofile {count(nofile.soft)} (hard {count(nofile.hard)}) of {whose(limits)}",
         expected=f"at least {need} for {why}",
-        message=f"the job may run out of file descriptors: {count(nofile.soft)} for {why}",
+        message=f"the job may run out of file descriptors: {count(nofile.soft)} allowed, {need} needed for {why}",
     )
 
 

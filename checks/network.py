@@ -5,7 +5,7 @@ import re
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 from ddp_doctor import nccl
-from ddp_doctor.facts import Env, Firewall, Gpus, Interface, Launch, Network, Os, Rdma, Reason, Torch, Zone
+from ddp_doctor.facts import Env, Firewall, Gpus, Interface, Launch, Network, Os, Rdma, Reason, Resolved, Torch, Zone
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, why_unknown
 from ddp_doctor.policy import Policy
 
@@ -111,12 +111,18 @@ def _own_name_state(network: Network) -> Tuple[str, str]:
     _interfaces(network)
     name = resolved.name or network.hostname or "the own host name"
     if resolved.error or not resolved.addresses:
-        return "unresolved", f"{name}: {resolved.error or 'no address'}"
+        return "unresolved", _found(name, resolved)
     measured = f"{name} is {', '.join(resolved.addresses)}"
     address = nccl.own_address(network)
     if address is None:
         return "elsewhere", f"{measured}; no interface here has that address"
     return ("loopback" if nccl.is_loopback(address) else ""), measured
+
+
+def _found(name: str, resolved: Resolved) -> str:
+    """What the resolver said of a name; its errors mostly begin with the name."""
+    said = resolved.error or ", ".join(resolved.addresses) or "no address"
+    return said if said.startswith(f"{name}: ") else f"{name}: {said}"
 
 
 def _relies_on_own_name(launch: Launch, env: Env, gpus: Optional[Gpus], torch: Optional[Torch]) -> str:
@@ -433,7 +439,7 @@ def master_name_unresolved(network: Network, launch: Launch) -> Iterator[Reading
         master = known(network.master_name, network, "master_name")
         yield Reading(
             ok=bool(master.addresses) and not master.error,
-            measured=f"{master.name}: {master.error or ', '.join(master.addresses) or 'no address'}",
+            measured=_found(master.name, master),
             expected="an address on every node",
             message="this node cannot find the master by its name",
         )

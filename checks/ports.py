@@ -55,7 +55,7 @@ def _listeners(launch: Launch, network: Network, message: str) -> Iterator[Readi
 
 def _owner(socket: Socket) -> str:
     """pid 4242 (python3) listens on 0.0.0.0."""
-    who = "another user's or a container's process" if socket.pid is None else f"pid {socket.pid}"
+    who = "a process that is not visible from here" if socket.pid is None else f"pid {socket.pid}"
     return f"{who}{f' ({socket.process})' if socket.process else ''} listens on {socket.ip} port {socket.port}"
 
 

@@ -5,6 +5,7 @@ import textwrap
 from typing import Dict, Iterator, List, Sequence
 
 from ddp_doctor import escape, glossary
+from ddp_doctor.model import Severity
 from ddp_doctor.registry import Check, Registry
 from ddp_doctor.units import plural
 
@@ -54,9 +55,10 @@ def _page(check: Check, width: int) -> Iterator[str]:
     yield escape.terminal(check.id)
     yield from _wrapped(check.doc.title, width, "  ")
     yield ""
-    several = (
-        " (only for a job of several nodes; a note while their number is not known)" if check.several_nodes else ""
-    )
+    unknown = ", or while their number is not known"
+    if check.severity is not Severity.NOTE:
+        unknown = "; a note while their number is not known"
+    several = f" (only for a job of several nodes{unknown})" if check.several_nodes else ""
     yield from _part("severity", check.severity.value + several, width)
     yield from _part("why", check.doc.why, width)
     yield from _part("judges", ", ".join(check.parameters), width)

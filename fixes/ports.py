@@ -78,12 +78,14 @@ def _by_outcome(reach: Reach, finding: Verdict) -> Iterator[Remedy]:
             text = "Look for a rule of the output chain that rejects it: nft list ruleset."
             yield Remedy("This node's own firewall", (say(text, who="root"),))
     elif dead:
-        steps = (say(f"Check that {seen.host} is up, has the address {seen.ip} and is in this network.", who="user"),)
+        has = f" has the address {seen.ip} and" if seen.ip != seen.host else ""
+        steps = (say(f"Check that {seen.host} is up,{has} is in this network and its cable has a link.", who="user"),)
         yield Remedy("Wake the host, or correct the address", steps)
     else:
         text = (
-            f"Run ddp-doctor on {seen.host}: it names the firewall there and the rule to add. Open the whole range of ports "
-            "to the other nodes, not this one alone: NCCL also connects on ports that the kernel picks."
+            f"Run ddp-doctor on {seen.host}: for firewalld and ufw it names the rule to add; of other firewalls nft list "
+            "ruleset tells, as root. Open the whole range of ports to the other nodes, not this one alone: NCCL also "
+            "connects on ports that the kernel picks."
         )
         yield Remedy("Open the firewall", (say(text, who="cluster admin", scope="all nodes", see=NCCL_NETWORK),))
         if seen.outcome == "timed-out":
