@@ -67,7 +67,11 @@ def _where(error: BaseException) -> str:
 def _leave(status: int, message: str = "") -> NoReturn:
     """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go."""
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_DFL)  # nothing is left to be told
+        signal.signal(signum, signal.SIG_IGN)
+    if "ddp_doctor.child" in sys.modules:
+        sys.modules["ddp_doctor.child"].end_groups()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)  # nothing is left to be told, and standard output may be stuck
     if message:
         _complain(message)
     for stream in (sys.stdout, sys.stderr):
@@ -144,7 +148,7 @@ _printing = _options(
     "facts_given",
     multiple=True,
     metavar="FILE",
-    help="Judge collected facts, or re-print a saved report; more files or folders may follow.",
+    help="Judge collected facts or a collect_env report, or re-print a saved report; more files or folders may follow.",
 )
 @click.option("--replay", metavar="BUNDLE", help="Judge a recorded bundle (tar.gz or folder) as if on its node.")
 @click.argument("files", nargs=-1)
@@ -254,6 +258,60 @@ def checks(check_id: Optional[str], as_json: bool) -> int:
     text = reference.as_json(found) if as_json else reference.text(found, loaded, bool(check_id), _width())
     _write("-", text + "\n")
     return 0
+
+
+@cli.command()
+@click.option("--torch", metavar="VERSION", help="2.4, 2.4.1 or 2.4.1+cu121.")
+@click.option("--cuda", metavar="VERSION", help="CUDA that the wheel is built with: 12.1, cu121 or 12.")
+@click.option("--driver", metavar="VERSION", help="NVIDIA driver: 535.104.05, or 535 for that branch.")
+@click.option("--python", metavar="VERSION", help="3.12, or 3.13t for the one without a GIL.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="GPU",
+    help="Model (H100), compute capability (9.0) or architecture (Hopper). Repeatable.",
+)
+@click.option("--os", metavar="NAME", help='"ubuntu 22.04", centos-7, or "glibc 2.28".')
+@click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Kind of machine (default: x86_64).")
+@click.option(
+    "--here",
+    "on_node",
+    is_flag=True,
+    help="What to install on this node; so without any of the above, too. With --python or --driver: as if it had that one.",
+)
+@click.option("--all", "everything", is_flag=True, help="All official wheels with CUDA.")
+@click.option("--replay", metavar="BUNDLE", help="What to install on the node of a recorded bundle.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def matrix(on_node: bool, everything: bool, replay: Optional[str], as_json: bool, **values: Any) -> int:
+    """What goes with what: torch, CUDA, NCCL, driver, Python, GPU and system; and what to install on this node."""
+    from ddp_doctor import matrix as table
+    from ddp_doctor import matrix_page
+
+    try:
+        wanted = table.asked(**{name: value for name, value in values.items() if value})
+    except table.UnknownValue as error:
+        raise click.UsageError(_printable(str(error))) from None
+    if on_node or replay or not (everything or any(values.values())):
+        return _advise(replay, wanted, [name for name, value in values.items() if value], as_json)
+    found = table.rows(wanted)
+    _write("-", (table.as_json(wanted, found) if as_json else matrix_page.text(wanted, found, _width())) + "\n")
+    return 0 if found else 1
+
+
+def _advise(replay: Optional[str], wanted: Any, given: List[str], as_json: bool) -> int:
+    """What to install on this node, or on a recorded one."""
+    from ddp_doctor import collect as collecting
+    from ddp_doctor import document, here, matrix_page
+    from ddp_doctor.ask import Ask
+
+    if set(given) - {"python", "driver"}:
+        raise click.UsageError("for this node (--here, --replay) only --python and --driver can be given")
+    with _plain_errors():
+        facts = collecting.gather(_host(replay), Ask(profile="quick", cwd=_cwd()), sections=here.SECTIONS)
+    advice = here.advise(document.facts_from(facts), wanted.python, wanted.driver)
+    _write("-", (here.as_json(advice) if as_json else matrix_page.advice(advice, _width())) + "\n")
+    return 0 if advice.install else 1 if advice.known else UNSURE
 
 
 @contextlib.contextmanager

@@ -77,37 +77,56 @@ def newest_runnable(
         row
         for row in tables.torch()
         if has_wheel_for(row, python)
-        and _driver_fits(row.cuda, driver)
+        and driver_runs(driver, row.cuda)
         and glibc_fits(row, glibc, machine)
         and (machine == "x86_64" or row.cuda_aarch64 == row.cuda)
-        and all(has_code_for(row, capability, machine) for capability in capabilities)
+        and all(runs_on(row, capability, driver, machine) for capability in capabilities)
     ]
     fitting.sort(key=lambda row: (newer(row.torch), row.default == "yes", newer(row.cuda)))
     return fitting[-1] if fitting else None
 
 
+def runs_on(build: TorchBuild, capability: str, driver: Optional[str], machine: str = "x86_64") -> bool:
+    """Does the wheel run on a GPU of this compute capability? ``driver``: None for one that is new enough.
+
+    Machine code runs on every driver that runs the CUDA version. PTX is compiled by the driver, which must be as new as
+    the toolkit that made it: minor-version compatibility does not cover that
+    (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+    """
+    if has_machine_code_for(build, capability, machine):
+        return True
+    own = [row.driver for row in tables.cuda_toolkits() if row.cuda == build.cuda and row.driver]
+    compiles = driver is None or any(_at_least_branch(driver, floor) for floor in own)
+    return compiles and has_code_for(build, capability, machine)
+
+
 def has_code_for(build: TorchBuild, capability: str, machine: str = "x86_64") -> bool:
-    """Does the wheel hold code that runs on a GPU of this compute capability?"""
-    codes = build.architectures if machine == "x86_64" else build.architectures_aarch64
-    return runs_on(capability, codes, (build.ptx,)) != ""
-
-
-def runs_on(capability: str, codes: Iterable[str], ptx: Iterable[str]) -> str:
-    """How a program with code for these compute capabilities runs on a GPU: "binary", "ptx" (the driver compiles it at the
-    first start), or "" for not at all.
+    """Does the wheel hold code that runs on a GPU of this compute capability?
 
     Code for X.y runs on X.z with z >= y; PTX of X.y also on everything newer (CUDA programming guide, compatibility of
     binaries and of PTX).
     """
+    ptx = release(build.ptx)
+    return has_machine_code_for(build, capability, machine) or bool(ptx and ptx <= release(capability))
+
+
+def has_machine_code_for(build: TorchBuild, capability: str, machine: str = "x86_64") -> bool:
+    """The same without PTX, which the driver compiles."""
     gpu = release(capability)
-    if any(code[:1] == gpu[:1] and code <= gpu for code in map(release, codes)):
-        return "binary"
-    return "ptx" if any(form and form <= gpu for form in map(release, ptx)) else ""
+    codes = [release(a) for a in (build.architectures if machine == "x86_64" else build.architectures_aarch64)]
+    return any(code[:1] == gpu[:1] and code <= gpu for code in codes)
 
 
-def _driver_fits(cuda: str, driver: str) -> bool:
+def driver_runs(driver: str, cuda: str) -> bool:
+    """Does a driver, 535.104.05 or 535 for the newest of that branch, run programs built with this CUDA version?"""
     floor = driver_floor(cuda)
-    return floor is not None and at_least(driver, floor.version) is True
+    return floor is not None and _at_least_branch(driver, floor.version)
+
+
+def _at_least_branch(driver: str, floor: str) -> bool:
+    if len(release(driver)) == 1:
+        return release(driver) >= release(floor)[:1] if release(floor) else False
+    return at_least(driver, floor) is True
 
 
 def glibc_fits(build: TorchBuild, glibc: str, machine: str) -> bool:
