@@ -1,7 +1,7 @@
 """Ask: what may be asked of a node, as one value. Collectors take ``(host, ask)``."""
 
-from dataclasses import dataclass
-from typing import Optional, Tuple
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Optional, Tuple
 
 PROFILES = ("quick", "standard", "deep")
 
@@ -36,3 +36,21 @@ class Ask:
     def active(self) -> bool:
         """May something be sent, and may torch be imported?"""
         return self.profile != "quick"
+
+
+def over(recorded: Any, given: Ask) -> Ask:
+    """What was asked of a recorded node, with what ``given`` says otherwise; ``given`` alone where the record is damaged."""
+    names = [field.name for field in fields(Ask) if field.name != "cwd"]  # ours is nobody's on that node
+    said = {name: getattr(given, name) for name in names if getattr(given, name) != getattr(Ask(), name)}
+    try:
+        return Ask(**{**_typed(recorded), **said})
+    except (TypeError, ValueError, AttributeError):
+        return given
+
+
+def _typed(recorded: Dict[str, Any]) -> Dict[str, Any]:
+    """JSON data as the fields have it; raises where it is something else."""
+    typed = {name: value for name, value in recorded.items() if isinstance(value, (str, int, float))}
+    typed["peers"] = tuple(str(peer) for peer in recorded.get("peers", ()))
+    typed["ports"] = tuple((str(host), int(port)) for host, port in recorded.get("ports", ()))
+    return typed

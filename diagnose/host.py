@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ddp_doctor import child, command, redact
-from ddp_doctor.facts import Reason
+from ddp_doctor.ask import Ask
+from ddp_doctor.facts import Reason, to_plain
 from ddp_doctor.unreadable import Unreadable, reason_of
 
 READ_LIMIT_BYTES = 2**20
@@ -135,6 +136,11 @@ class Host:
     def python(self) -> str:
         """Version of the interpreter that looks."""
         return str(self._door("python", "", platform.python_version))
+
+    def asked(self, ask: Ask) -> Ask:
+        """What is asked of the node, noted like its answers; a recording knows what was asked of its own."""
+        self._door("asked", "", lambda: to_plain(ask))
+        return ask
 
     def _door(self, op: str, key: str, live: Callable[[], Any]) -> Any:
         """Everything goes through here: ``live`` answers JSON or raises."""

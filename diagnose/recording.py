@@ -21,6 +21,7 @@ import tarfile
 from dataclasses import fields
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from ddp_doctor.ask import Ask, over
 from ddp_doctor.facts import Reason
 from ddp_doctor.host import Host, Ran, Stat, StatVfs
 from ddp_doctor.unreadable import Unreadable
@@ -71,6 +72,13 @@ class Recording(Host):
         if not _SHAPES.get(op, _is_anything)(value):
             raise Unreadable(Reason("unreadable", f"{key or op}: damaged in this recording"))
         return value
+
+    def asked(self, ask: Ask) -> Ask:
+        """What was asked when the recording was made; what ``ask`` says otherwise wins."""
+        try:
+            return over(self._door("asked", "", dict), ask)
+        except Unreadable:
+            return ask
 
     def inlined(self) -> Dict[str, Entry]:
         """The entries with the content of their files in them, to be written as another bundle. Raises BadRecording."""

@@ -181,3 +181,18 @@ def test_the_whole_node_replays_to_the_same_facts(tmp_path):
     for facts in (live, again):
         del facts["duration_s"], facts["how"]
     assert again == live
+
+
+def test_a_bundle_knows_what_was_asked(tmp_path):
+    recorder = Recorder()
+    asked = Ask(profile="quick", nnodes=2, node_rank=1, peers=("a",), ports=(("b", 22),), cwd="/somewhere")
+    assert recorder.asked(asked) == asked
+    write_bundle(recorder.entries, str(tmp_path / "b.tar.gz"))
+    again = open_recording(str(tmp_path / "b.tar.gz"))
+    assert again.asked(Ask(cwd="/here")) == asked
+    assert again.asked(Ask(nnodes=4)).nnodes == 4
+
+
+@pytest.mark.parametrize("damaged", [[], "x", {"peers": 3}, {"ports": [[1, 2, 3]]}, {"no_such_field": 1}])
+def test_a_damaged_record_of_what_was_asked_is_left_out(damaged):
+    assert Recording({"asked ": {"value": damaged}}, {}).asked(Ask(nnodes=2)) == Ask(nnodes=2)

@@ -43,6 +43,7 @@ class Gathering:
     def __init__(
         self, host: Host, ask: Ask, deadline_s: Optional[float] = None, sections: Tuple[str, ...] = SECTIONS
     ) -> None:
+        ask = host.asked(ask)
         self._started, self._host, self._ask = monotonic(), host, ask
         self._reasons: Dict[str, Any] = {}
         self._running: List[child.Child] = []
