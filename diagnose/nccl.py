@@ -7,9 +7,9 @@ src/transport/net_ib/init.cc, src/plugin/net.cc) and, where they differ, of the 
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from ddp_doctor.facts import Address, Env, Interface, Network, Rdma, RdmaDevice, RdmaPort, Torch
+from ddp_doctor.facts import Address, Env, Gid, Interface, Network, Rdma, RdmaDevice, RdmaPort, Torch
 
 Version = Tuple[int, ...]
 Ip = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
@@ -304,6 +304,92 @@ def node_of(rdma: Rdma, device: RdmaDevice) -> Optional[bool]:
         return False if "uverbs" in device.unread and device.unread["uverbs"].kind == "absent" else None
     nodes = (node for node in rdma.device_nodes if node.path == f"/dev/infiniband/{device.uverbs}")
     return next((None if None in (n.readable, n.writable) else bool(n.readable and n.writable) for n in nodes), False)
+
+
+# --------------------------------------------------------------------------- GIDs of RoCE ports
+
+GID_WALK_SINCE: Version = (2, 21)
+"""From here on NCCL looks for a GID by itself; before, NCCL_IB_GID_INDEX was 0 where it was not set."""
+
+
+@dataclass(frozen=True)
+class GidChoice:
+    """The row of a RoCE port's GID table that NCCL takes; ``gid`` is None where nothing is in that row.
+
+    by: "NCCL_IB_GID_INDEX=3", "NCCL's own choice" or "the default before NCCL 2.21".
+    """
+
+    index: int
+    gid: Optional[Gid]
+    by: str
+
+
+def gid_choice(port: RdmaPort, env: Optional[Env], version: Optional[Version] = None) -> Optional[GidChoice]:
+    """What NCCL takes on a RoCE port (ncclIbGetGidIndex); None for InfiniBand and where the table could not be read."""
+    if port.gids is None or port.link_layer != "Ethernet":
+        return None
+    asked = env.get("NCCL_IB_GID_INDEX") if env else None
+    walks = (version or NEWEST) >= GID_WALK_SINCE
+    index = integer(asked) if asked else -1 if walks else 0
+    by = f"NCCL_IB_GID_INDEX={asked}" if asked else "the default before NCCL 2.21"
+    if index < 0 and walks:
+        index, by = _walk(port.gids, env), "NCCL's own choice"
+    return GidChoice(index, next((gid for gid in port.gids if gid.index == index), None), by)
+
+
+def _walk(gids: Sequence[Gid], env: Optional[Env]) -> int:
+    """The row on which ncclUpdateGidIndex ends, going through the table from row 0."""
+    rows = {gid.index: gid for gid in gids}
+    wanted = 6 if env and env.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else 4
+    roce = integer(env.get("NCCL_IB_ROCE_VERSION_NUM")) if env and env.get("NCCL_IB_ROCE_VERSION_NUM") else 2
+    inside = _range(env, wanted)
+    index = 0
+    for number in sorted(rows.keys() - {0}):
+        here, there = rows.get(index), rows[number]
+        if gid_family(there) != wanted or not inside(there):
+            continue
+        other_family = gid_family(here) != wanted
+        better = is_routable(there) and roce_version(there) == roce
+        if other_family or (better and (roce_version(here) != roce or not is_routable(here))):
+            index = number
+    return index
+
+
+def _range(env: Optional[Env], family: int) -> Callable[[Gid], bool]:
+    """Does a GID lie in NCCL_IB_ADDR_RANGE? A range of the other family or of no sense is ignored: all do."""
+    text = (env.get("NCCL_IB_ADDR_RANGE") if env else None) or ""
+    try:
+        net = ipaddress.ip_network(text, strict=False) if "/" in text else None
+    except ValueError:
+        net = None
+    if net is None or net.version != family:
+        return lambda gid: True
+    return lambda gid: gid_ip(gid) in net
+
+
+def gid_ip(gid: Optional[Gid]) -> Optional[Ip]:
+    """The address in a GID: the IPv4 one where it is mapped (::ffff:10.0.0.1); None for no GID."""
+    found = ip_of(gid.gid) if gid is not None else None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def gid_family(gid: Optional[Gid]) -> int:
+    """4 for an IPv4-mapped GID, else 6."""
+    found = gid_ip(gid)
+    return 4 if found is not None and found.version == 4 else 6
+
+
+def is_routable(gid: Optional[Gid]) -> bool:
+    """Is it configured and not link-local?"""
+    found = gid_ip(gid)
+    return found is not None and not found.is_link_local and not found.is_unspecified
+
+
+def roce_version(gid: Optional[Gid]) -> Optional[int]:
+    """1 of "IB/RoCE v1", 2 of "RoCE v2"; None where the type could not be read."""
+    found = re.search(r"v([12])", gid.type or "") if gid is not None else None
+    return int(found.group(1)) if found else None
 
 
 # --------------------------------------------------------------------------- what carries the data

@@ -236,6 +236,30 @@ class Distribution(Row):
     newest_torch: str
 
 
+@dataclass(frozen=True)
+class Setting(Row):
+    """An environment variable of NCCL, torch.distributed, Gloo, a plug-in or a launcher. ``note``: what goes wrong with it."""
+
+    name: str
+    library: str
+    """Who reads it; "none": nobody ever did, though guides recommend it."""
+    kind: str
+    """int, bool (NCCL reads an integer), bool-words, bool-or-word, enum, enum-any-case, list, string, path, cpulist."""
+    allowed: Tuple[str, ...]
+    """Words, and numbers as "2", "0..31" or "1.."; empty: not restricted, or not in a form that a program can judge."""
+    default: str
+    defaults: str
+    """By version of the library, oldest first: "2.3.5=14; 2.14.3=18"; empty: always ``default``."""
+    since: str
+    """First version of the library (NCCL, torch) that reads it; empty: older than anything in use."""
+    last: str
+    """Last version that reads it; empty: it is still read."""
+    deprecated: str
+    renamed_to: str
+    instead: str
+    meaning: str
+
+
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 TABLES: Dict[str, Type[Row]] = {
@@ -249,6 +273,7 @@ TABLES: Dict[str, Type[Row]] = {
     "nccl_bugs": NcclBug,
     "companions": Companion,
     "distributions": Distribution,
+    "variables": Setting,
     "bandwidth": Bandwidth,
     "rules": Rule,
 }
@@ -301,6 +326,10 @@ def rules() -> Tuple[Rule, ...]:
 
 def distributions() -> Tuple[Distribution, ...]:
     return _table("distributions", Distribution)
+
+
+def variables() -> Tuple[Setting, ...]:
+    return _table("variables", Setting)
 
 
 def _table(name: str, kind: Type[AnyRow]) -> Tuple[AnyRow, ...]:

@@ -1,0 +1,1 @@
+"""Checks of the environment: names, values, settings left over, NCCL's configuration files."""
