@@ -10,7 +10,9 @@ import hmac
 import ipaddress
 import os
 import re
-from typing import Any, Dict, Iterator, List, Set, Union
+from itertools import product
+from string import ascii_lowercase
+from typing import Any, Dict, Iterable, Iterator, List, Set, Union
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -40,18 +42,29 @@ _ORDINARY = frozenset(
 
 
 class Anonymiser:
-    """Replaces what identifies; made from the facts of the node, which say what its names and addresses are."""
+    """Replaces what identifies; made from the facts of the node, which say what its names and addresses are.
 
-    def __init__(self, facts: Dict[str, Any]) -> None:
+    texts: further texts that hold names and addresses (of a recording: /etc/hosts). Numbers at the end of host names
+    stay, so that sets of nodes still name the same nodes: gpu[07-09] becomes host-a[07-09]. Paths, versions and
+    interface names stay too.
+    """
+
+    def __init__(self, facts: Dict[str, Any], texts: Iterable[str] = ()) -> None:
         self._key = os.urandom(32)
-        words = {word: f"user-{i}" for i, word in enumerate(sorted(_users(facts)), 1)}
-        words.update({word: f"host-{i}" for i, word in enumerate(sorted(_hosts(facts)), 1)})
-        self._texts = self._spellings({address for text in _network_texts(facts) for address in _addresses(text)})
-        self._words = words
-        longest_first = sorted({**words, **self._texts}, key=len, reverse=True)
-        self._pattern = re.compile(
-            "|".join(r"(?<![\w-])" + re.escape(text) + r"(?![\w-])" for text in longest_first) or r"(?!)"
-        )
+        seen = [*_network_texts(facts), *texts]
+        hosts = {name for name in (*_hosts(facts), *_listed_hosts(seen)) if _identifies(name)}
+        stems = {_stem(name) for name in hosts}
+        domains = {name.partition(".")[2] for name in hosts} - {""}
+        self._words = {
+            **_numbered("user", _users(facts)),
+            **_lettered("domain", {domain for domain in domains if _identifies(domain)}),
+            **_lettered("host", stems - {""}),
+            **self._spellings({address for text in seen for address in _addresses(text)}),
+        }
+        longest_first = sorted(self._words, key=lambda word: (-len(word), word))
+        ends = dict.fromkeys(stems, r"(?=[0-9]*(?![\w-])|\[)")
+        alternatives = (re.escape(word) + ends.get(word, r"(?![\w-])") for word in longest_first)
+        self._pattern = re.compile(r"(?<![\w-])(?:" + ("|".join(alternatives) or r"(?!)") + ")")
 
     def data(self, value: Any) -> Any:
         """The same JSON data with every text replaced, keys too."""
@@ -65,7 +78,7 @@ class Anonymiser:
 
     def text(self, text: str) -> str:
         """One text with names, users and addresses replaced."""
-        text = self._pattern.sub(lambda found: self._words.get(found.group()) or self._texts[found.group()], text)
+        text = self._pattern.sub(lambda found: self._words[found.group()], text)
         return _MAC.sub(lambda found: self._mac(found.group()), text)
 
     def address(self, address: Address) -> Address:
@@ -154,16 +167,46 @@ def _hosts(facts: Dict[str, Any]) -> Set[str]:
         )
     )
     names.update(_named(facts, "network.master_name.name"))
+    variables = (facts.get("env") or {}).get("variables") or ()
+    names.update(v["value"] for v in variables if v["name"].endswith(("_HOST", "NODENAME", "HOSTNAME", "MASTER_ADDR")))
+    listed = [v["value"] for v in variables if v["name"].endswith(("NODELIST", "_NODES", "HOSTS"))]
+    names.update(name for text in listed for name in re.findall(r"(?<![\w.\[,-])[A-Za-z][\w.-]*", text))
     for section, key in (("logins", "logins"), ("reach", "connections")):
         names.update(entry["host"] for entry in (facts.get(section) or {}).get(key) or ())
-    for line in (facts.get("network") or {}).get("hosts_lines") or ():
-        names.update(line.split("#")[0].split()[1:])
-    names.update({name.split(".")[0] for name in names if not _is_address(name)})
-    return {
-        name
-        for name in names
-        if len(name) > 1 and name.lower() not in _ORDINARY and not _is_address(name) and "localhost" not in name
-    }
+    return names
+
+
+_HOSTS_LINE = re.compile(r"^[ \t]*[0-9a-fA-F:.]+(?:%\w+)?[ \t]+([^#\n]+)", re.MULTILINE)
+_PROXY_HOST = re.compile(r"://(?:[^/@\s]*@)?([A-Za-z][\w.-]*)")
+_NODE_SET = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)\[[0-9,-]+\]")
+
+
+def _listed_hosts(texts: Iterable[str]) -> Iterator[str]:
+    """Names in lines of /etc/hosts, in addresses of proxies, and before the brackets of sets of nodes."""
+    for text in texts:
+        for names in _HOSTS_LINE.findall(text):
+            yield from names.split()
+        yield from _PROXY_HOST.findall(text)
+        yield from _NODE_SET.findall(text)
+
+
+def _stem(name: str) -> str:
+    """The short name without the number at its end."""
+    return name.partition(".")[0].rstrip("0123456789")
+
+
+def _identifies(name: str) -> bool:
+    return len(name) > 1 and name.lower() not in _ORDINARY and not _is_address(name) and "localhost" not in name
+
+
+def _numbered(kind: str, words: Iterable[str]) -> Dict[str, str]:
+    return {word: f"{kind}-{number}" for number, word in enumerate(sorted(words), 1)}
+
+
+def _lettered(kind: str, words: Iterable[str]) -> Dict[str, str]:
+    """a, b ... z, aa, ab ...: letters, because a number may follow."""
+    letters = ("".join(pair) for pair in product(["", *ascii_lowercase], ascii_lowercase))
+    return {word: f"{kind}-{letter}" for letter, word in zip(letters, sorted(words))}
 
 
 def _users(facts: Dict[str, Any]) -> Set[str]:

@@ -50,7 +50,7 @@ def over(recorded: Any, given: Ask) -> Ask:
 
 def _typed(recorded: Dict[str, Any]) -> Dict[str, Any]:
     """JSON data as the fields have it; raises where it is something else."""
-    typed = {name: value for name, value in recorded.items() if isinstance(value, (str, int, float))}
+    typed: Dict[str, Any] = {name: value for name, value in recorded.items() if isinstance(value, (str, int, float))}
     typed["peers"] = tuple(str(peer) for peer in recorded.get("peers", ()))
     typed["ports"] = tuple((str(host), int(port)) for host, port in recorded.get("ports", ()))
     return typed

@@ -26,7 +26,7 @@ def main() -> NoReturn:
     try:
         status = cli.main(prog_name="ddp-doctor", standalone_mode=False)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        _leave(UNSURE, "interrupted")
+        _leave(UNSURE, "interrupted", at_once=True)
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
@@ -64,8 +64,12 @@ def _where(error: BaseException) -> str:
     return f"{os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}" if place else "nowhere"
 
 
-def _leave(status: int, message: str = "") -> NoReturn:
-    """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go."""
+def _leave(status: int, message: str = "", at_once: bool = False) -> NoReturn:
+    """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go.
+
+    at_once: without the interpreter's clean-up. Python makes an exit by SIGINT of a KeyboardInterrupt that was caught, where
+    it came up within exec(), as in the making of a dataclass (run_eval_code_obj in CPython's pythonrun.c).
+    """
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     if "ddp_doctor.child" in sys.modules:
@@ -79,6 +83,8 @@ def _leave(status: int, message: str = "") -> NoReturn:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if at_once:
+        os._exit(status)
     sys.exit(status)
 
 
@@ -235,7 +241,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
         if anonymise:
             from ddp_doctor.anonymise import Anonymiser
 
-            anonymiser = Anonymiser(facts)
+            anonymiser = Anonymiser(facts, recording.texts_with_names(entries))
             facts, entries = anonymiser.data(facts), anonymiser.data(entries)
     text = json.dumps(facts, indent=1, sort_keys=True, allow_nan=False) + "\n"
     written = [_written(output, lambda: _write(output, text))]

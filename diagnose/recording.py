@@ -19,7 +19,7 @@ import os
 import stat as stat_module
 import tarfile
 from dataclasses import fields
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ddp_doctor.ask import Ask, over
 from ddp_doctor.facts import Reason
@@ -167,6 +167,11 @@ _SHAPES: Dict[str, Callable[[Any], bool]] = {
 def _plain_stat(kind: str) -> Dict[str, Any]:
     mode = 0o755 if kind == "directory" else 0o644
     return {"kind": kind, "mode": mode, "uid": 0, "gid": 0, "size_bytes": 0, "readable": True, "writable": True}
+
+
+def texts_with_names(entries: Dict[str, Entry]) -> List[str]:
+    """Texts of a recording that name other machines: /etc/hosts."""
+    return [str(entries[name]["value"]) for name in ("read /etc/hosts",) if "value" in entries.get(name, {})]
 
 
 def pack(entries: Dict[str, Entry]) -> Dict[str, bytes]:

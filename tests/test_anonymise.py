@@ -22,6 +22,13 @@ FACTS = {
     "disk": {"mounts": [{"role": "home", "path": "/home/aturing"}]},
     "torch": {"cudnn": "7.6.5.32"},
     "launch": {"master_addr": "gpu01"},
+    "env": {
+        "variables": [
+            {"name": "SLURM_NODELIST", "value": "gpu[01-07],bigmem[1,3]"},
+            {"name": "SLURM_SUBMIT_HOST", "value": "login-private1"},
+            {"name": "http_proxy", "value": "http://<redacted>@proxy.corp.example:3128"},
+        ]
+    },
 }
 
 
@@ -50,6 +57,15 @@ def test_the_same_thing_gets_the_same_name_everywhere():
     assert gid.ipv4_mapped == ipaddress.ip_address(ip)
     assert new["name"] == new["network"]["hostname"]
     assert new["name"] in new["network"]["hosts_lines"][0].split()
+
+
+def test_sets_of_nodes_still_name_the_same_nodes():
+    anonymiser = Anonymiser(FACTS, ["10.1.2.9 storage1.lab.example.org storage1\n"])
+    stem = anonymiser.text("gpu07").rstrip("0123456789")
+    assert anonymiser.text("gpu[01-07] gpu07 gpu01") == f"{stem}[01-07] {stem}07 {stem}01"
+    assert "gpu" not in stem
+    assert "storage" not in anonymiser.text("storage1 storage1.lab.example.org")
+    assert anonymiser.text("gpus /dev/nvidia0 gpuX eth0") == "gpus /dev/nvidia0 gpuX eth0"
 
 
 def test_kernel_spellings_in_recordings_follow():
