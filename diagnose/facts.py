@@ -237,9 +237,12 @@ class Gpu:
     clock_sm_mhz: Optional[int] = None
     clock_sm_max_mhz: Optional[int] = None
     clock_memory_mhz: Optional[int] = None
+    clock_memory_max_mhz: Optional[int] = None
     throttle: Optional[Strings] = None
     """Names of the active clock event reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown ..."""
     ecc_mode: Optional[bool] = None
+    ecc_corrected_volatile: Optional[int] = None
+    ecc_corrected_aggregate: Optional[int] = None
     ecc_uncorrected_volatile: Optional[int] = None
     ecc_uncorrected_aggregate: Optional[int] = None
     remapped_correctable: Optional[int] = None

@@ -203,12 +203,13 @@ def _throttle(card: ElementTree.Element) -> List[str]:
     raise _Missing("absent", "no <clocks_event_reasons> in the output of this version")
 
 
-def _uncorrected(kind: str) -> Callable[[ElementTree.Element], int]:
-    """Reader of the sum of uncorrectable errors, whatever this driver and GPU divide them into."""
+def _errors(kind: str, word: str, before_turing: str) -> Callable[[ElementTree.Element], int]:
+    """Reader of the sum of correctable or uncorrectable errors, whatever this driver and GPU divide them into."""
 
     def read(card: ElementTree.Element) -> int:
         block = _innermost(card, f"ecc_errors/{kind}")
-        counts = [item for item in block if "uncorrectable" in item.tag] or block.findall("double_bit/total")
+        named = [item for item in block if re.search(f"(^|_){word}", item.tag)]
+        counts = named or block.findall(f"{before_turing}/total")
         texts = [(item.text or "").strip() for item in counts]
         numbers = [int(text) for text in texts if text.isdigit()]
         if not numbers:
@@ -271,10 +272,13 @@ READINGS: Dict[str, Callable[[ElementTree.Element], Any]] = {
     "clock_sm_mhz": _reader(_integer, "clocks/sm_clock"),
     "clock_sm_max_mhz": _reader(_integer, "max_clocks/sm_clock"),
     "clock_memory_mhz": _reader(_integer, "clocks/mem_clock"),
+    "clock_memory_max_mhz": _reader(_integer, "max_clocks/mem_clock"),
     "throttle": _throttle,
     "ecc_mode": _reader(_yes, "ecc_mode/current_ecc"),
-    "ecc_uncorrected_volatile": _uncorrected("volatile"),
-    "ecc_uncorrected_aggregate": _uncorrected("aggregate"),
+    "ecc_corrected_volatile": _errors("volatile", "correctable", "single_bit"),
+    "ecc_corrected_aggregate": _errors("aggregate", "correctable", "single_bit"),
+    "ecc_uncorrected_volatile": _errors("volatile", "uncorrectable", "double_bit"),
+    "ecc_uncorrected_aggregate": _errors("aggregate", "uncorrectable", "double_bit"),
     "remapped_correctable": _reader(_integer, "remapped_rows/remapped_row_corr"),
     "remapped_uncorrectable": _reader(_integer, "remapped_rows/remapped_row_unc"),
     "remap_pending": _reader(_yes, "remapped_rows/remapped_row_pending"),

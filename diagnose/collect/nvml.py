@@ -45,7 +45,7 @@ THROTTLE_REASONS = (
 """Bit 0 upwards of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)."""
 
 GPU_SENSOR, SLOWDOWN_THRESHOLD, CLOCK_SM, CLOCK_MEMORY = 0, 1, 1, 2
-UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
+CORRECTED, UNCORRECTED, VOLATILE, AGGREGATE = 0, 1, 0, 1
 """Enumerators of nvml.h."""
 
 
@@ -282,8 +282,8 @@ def _power_limit(nvml: Any, gpu: Any) -> float:
     return float(_first(nvml, ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"), gpu)) / 1000
 
 
-def _ecc(nvml: Any, gpu: Any, counter: int) -> int:
-    return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, UNCORRECTED, counter))
+def _ecc(nvml: Any, gpu: Any, kind: int, counter: int) -> int:
+    return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, counter))
 
 
 def _remapped(nvml: Any, gpu: Any) -> Tuple[int, int, bool, bool]:
@@ -329,10 +329,13 @@ READINGS: Tuple[Tuple[Tuple[str, ...], Callable[[Any, Any], Any]], ...] = (
     (("clock_sm_mhz",), lambda n, g: n.nvmlDeviceGetClockInfo(g, CLOCK_SM)),
     (("clock_sm_max_mhz",), lambda n, g: n.nvmlDeviceGetMaxClockInfo(g, CLOCK_SM)),
     (("clock_memory_mhz",), lambda n, g: n.nvmlDeviceGetClockInfo(g, CLOCK_MEMORY)),
+    (("clock_memory_max_mhz",), lambda n, g: n.nvmlDeviceGetMaxClockInfo(g, CLOCK_MEMORY)),
     (("throttle",), _throttle),
     (("ecc_mode",), lambda n, g: bool(n.nvmlDeviceGetEccMode(g)[0])),
-    (("ecc_uncorrected_volatile",), lambda n, g: _ecc(n, g, VOLATILE)),
-    (("ecc_uncorrected_aggregate",), lambda n, g: _ecc(n, g, AGGREGATE)),
+    (("ecc_corrected_volatile",), lambda n, g: _ecc(n, g, CORRECTED, VOLATILE)),
+    (("ecc_corrected_aggregate",), lambda n, g: _ecc(n, g, CORRECTED, AGGREGATE)),
+    (("ecc_uncorrected_volatile",), lambda n, g: _ecc(n, g, UNCORRECTED, VOLATILE)),
+    (("ecc_uncorrected_aggregate",), lambda n, g: _ecc(n, g, UNCORRECTED, AGGREGATE)),
     (("remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failure"), _remapped),
     (("pcie_gen",), lambda n, g: n.nvmlDeviceGetCurrPcieLinkGeneration(g)),
     (("pcie_gen_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkGeneration(g)),

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from ddp_doctor.ask import Ask
@@ -102,8 +103,11 @@ def test_a_healthy_node_is_told_in_full(node, fake_nvml):
         clock_sm_mhz=210,
         clock_sm_max_mhz=1410,
         clock_memory_mhz=1593,
+        clock_memory_max_mhz=1593,
         throttle=("gpu_idle",),
         ecc_mode=True,
+        ecc_corrected_volatile=0,
+        ecc_corrected_aggregate=0,
         ecc_uncorrected_volatile=0,
         ecc_uncorrected_aggregate=0,
         remapped_correctable=0,
@@ -135,6 +139,9 @@ def test_a_healthy_node_is_told_in_full(node, fake_nvml):
         ("nvmlDeviceGetRemappedRows", "3 1 0 1", "remap_failure", True),
         ("nvmlDeviceGetTotalEccErrors", "2 7", "ecc_uncorrected_volatile", 2),
         ("nvmlDeviceGetTotalEccErrors", "2 7", "ecc_uncorrected_aggregate", 7),
+        ("nvmlDeviceGetTotalEccErrors", "2 7 31 64", "ecc_corrected_volatile", 31),
+        ("nvmlDeviceGetTotalEccErrors", "2 7 31 64", "ecc_corrected_aggregate", 64),
+        ("nvmlDeviceGetMaxClockInfo", "1410 1410 1215 1290", "clock_memory_max_mhz", 1215),
         ("nvmlDeviceGetCurrPcieLinkGeneration", "1", "pcie_gen", 1),
         ("nvmlDeviceGetMemoryInfo_v2", f"{80 << 30} {1 << 30} 0 {79 << 30}", "memory_used_bytes", 79 << 30),
     ],
@@ -335,7 +342,7 @@ CARD = """<gpu id="00000000:{bus}:00.0"><product_name>Tesla V100</product_name><
 <clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown></clocks_throttle_reasons>
 <power_readings><power_draw>[Unknown Error]</power_draw><enforced_power_limit>300.00 W</enforced_power_limit></power_readings>
 <ecc_mode><current_ecc>ERR!</current_ecc></ecc_mode>
-<ecc_errors><volatile><double_bit><total>3</total></double_bit></volatile><aggregate>N/A</aggregate></ecc_errors>
+<ecc_errors><volatile><single_bit><total>12</total></single_bit><double_bit><total>3</total></double_bit></volatile><aggregate>N/A</aggregate></ecc_errors>
 <pci><pci_gpu_link_info><link_widths><current_link_width>16x</current_link_width></link_widths></pci_gpu_link_info></pci>
 <processes><process_info><pid>41</pid><type>C+G</type><process_name>/opt/my/python train.py --token x</process_name>
 <used_memory>100 MiB</used_memory></process_info></processes></gpu>
@@ -361,6 +368,14 @@ def nvidia_smi_here(monkeypatch, tmp_path, script):
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
 
 
+@pytest.mark.parametrize(("word", "total"), [("correctable", 5), ("uncorrectable", 9)])
+def test_nvidia_smi_s_errors_are_summed_whatever_they_are_divided_into(word, total):
+    counts = {"sram_correctable": 1, "dram_correctable": 4, "sram_uncorrectable_parity": 2, "dram_uncorrectable": 7}
+    rows = "".join(f"<{tag}>{number}</{tag}>" for tag, number in counts.items())
+    card = ElementTree.fromstring(f"<gpu><ecc_errors><volatile>{rows}</volatile></ecc_errors></gpu>")
+    assert nvidia_smi._errors("volatile", word, "none")(card) == total
+
+
 def test_nvidia_smi_answers_where_nvml_s_library_is_not_found(node, no_library, monkeypatch, tmp_path):
     (tmp_path / "old.xml").write_text(OLD)
     nvidia_smi_here(monkeypatch, tmp_path, f"cat {tmp_path}/old.xml")
@@ -374,7 +389,8 @@ def test_nvidia_smi_answers_where_nvml_s_library_is_not_found(node, no_library, 
     assert [to_plain(p) for p in good.processes] == [
         {"pid": 41, "name": "python", "used_bytes": 100 * MIB, "kind": "compute"}
     ]
-    assert set(good.unsupported) == {"serial", "ecc_uncorrected_aggregate"}
+    assert good.ecc_corrected_volatile == 12
+    assert set(good.unsupported) == {"serial", "ecc_corrected_aggregate", "ecc_uncorrected_aggregate"}
     assert good.unread["power_w"] == Reason("unreadable", "nvidia-smi: [Unknown Error]")
     assert good.unread["ecc_mode"] == Reason("unreadable", "nvidia-smi: ERR!")
     assert good.unread["pcie_gen"].kind == "absent"

@@ -196,11 +196,11 @@ int nvmlDeviceGetMemoryInfo(device gpu, unsigned long long *total_free_used) {
     return numbers(gpu->index, __func__, 3, total_free_used);
 }
 
-/* The description's value is "VOLATILE AGGREGATE" of uncorrected errors; corrected ones are 0. */
+/* The description's value is "VOLATILE AGGREGATE" of uncorrected errors, then of corrected ones (0 where left out). */
 int nvmlDeviceGetTotalEccErrors(device gpu, unsigned kind, unsigned counter, unsigned long long *count) {
-    unsigned long long both[2] = {0};
-    int code = numbers(gpu->index, __func__, 2, both);
-    if (!code) *count = kind == 1 ? both[counter & 1] : 0;
+    unsigned long long all[4] = {0};
+    int code = numbers(gpu->index, __func__, 4, all);
+    if (!code) *count = all[(kind == 1 ? 0 : 2) + (counter & 1)];
     return code;
 }
 

@@ -480,6 +480,8 @@ def _family(family: Table) -> Iterator[Table]:
             "power_default_limit_w": 700.0,
             "throttle": ["gpu_idle"],
             "ecc_mode": True,
+            "ecc_corrected_volatile": 0,
+            "ecc_corrected_aggregate": 0,
             "ecc_uncorrected_volatile": 0,
             "ecc_uncorrected_aggregate": 0,
             "remapped_correctable": 0,
