@@ -60,7 +60,7 @@ def _start(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
 def _look_there(facts: NodeFacts) -> Iterator[str]:
     """Another tool's report tells a part; nothing helps on a system that is not judged."""
     if facts.os or facts.gpus:
-        yield f"# {header.OTHER_TOOLS[facts.how.via]} tells a part; for network, limits and the rest, on the node itself:"
+        yield f"# {header.OTHER_TOOLS[facts.how.via]} tells a part; look at the rest on the node itself:"
         yield "ddp-doctor run"
 
 

@@ -70,4 +70,5 @@ def section(kind: Type[T], reason: Reason, unread: Unread, silent: Iterable[str]
     reasons: Dict[str, Reason] = {name: why for name, why in missing.items() if name not in silent}
     required = {f.name for f in fields(kind) if f.default is MISSING}  # type: ignore[arg-type]
     given = {name: value for name, value in known.items() if value is not None or name in required}
-    return kind(unread=reasons, **given)
+    make: Any = kind
+    return make(unread=reasons, **given)  # type: ignore[no-any-return]

@@ -32,7 +32,10 @@ _NOT_TOLD = ("", "Could not collect", "N/A", "No CUDA", "None")
 _NOT_RECORDED = Reason("not-recorded", "a collect_env report does not tell it")
 _MAX_GPUS = 256
 """More than any machine has; a list without end is none."""
+_MAX_LINE = 8192
+"""lscpu's flags, the longest line, are some 2,000 characters."""
 _MAX_CHARACTERS = 200
+"""Longer than any name or version in it."""
 
 
 class Report(NamedTuple):
@@ -54,8 +57,7 @@ class Report(NamedTuple):
 
 def recognises(text: str) -> bool:
     """Is there such a report in the text? Its first and a later line tell."""
-    titles = {found.group(1) for found in map(_LINE.match, map(_bare, text.split("\n"))) if found}
-    return {"PyTorch version", "Is CUDA available"} <= titles
+    return "PyTorch version" in text and bool(_reports(_lines(text)))
 
 
 def facts(text: str, name: str) -> NodeFacts:
@@ -72,7 +74,7 @@ def _sections(report: Report, text: str) -> Dict[str, Any]:
     found: Dict[str, Any] = {"os": _os(report), "torch": _torch(report, text), "gpus": _gpus(report)}
     nvcc = report.told("CUDA runtime version")
     if nvcc and release(nvcc):
-        found["cuda"] = section(Cuda, _NOT_RECORDED, {}, nvcc=Toolkit("nvcc", nvcc, "nvcc"))
+        found["cuda"] = section(Cuda, _NOT_RECORDED, {}, nvcc=Toolkit("an unrecorded path", nvcc, "nvcc"))
     cpu = _cpu(report)
     return {**found, "cpu": cpu} if cpu else found
 
@@ -81,19 +83,28 @@ def _sections(report: Report, text: str) -> Dict[str, Any]:
 
 
 def parse(text: str) -> Report:
-    """Take the report in ``text`` apart. Raises BadReport where there are several that differ."""
-    lines = [_bare(line) for line in text.split("\n")]
-    starts = [number for number, line in enumerate(lines) if line.startswith("PyTorch version")]
-    reports = [_report(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
-    reports = [report for report in reports if "Is CUDA available" in report.values]
+    """Take the report in ``text`` apart. Raises BadReport where there is none, or several that differ."""
+    lines = _lines(text)
+    reports = _reports(lines)
+    if not reports:
+        raise BadReport("no collect_env report")
     if any(report.values != reports[0].values for report in reports):
         raise BadReport(f"{len(reports)} collect_env reports that differ: give each in a file of its own")
-    padded = re.match(r"PyTorch version {2,}:", lines[starts[0]])
-    return _report(lines) if padded and len(reports) == 1 else reports[0]  # vLLM begins with the system
+    vllms = any(re.match(r"PyTorch version {2,}:", line) for line in lines)
+    return _report(lines) if vllms and len(reports) == 1 else reports[0]  # vLLM begins with the system
 
 
-def _bare(line: str) -> str:
-    return line[_BEFORE.match(line).end() :].rstrip()  # type: ignore[union-attr]  # it matches nothing, too
+def _lines(text: str) -> List[str]:
+    """Lines without what a quotation or a log puts before them."""
+    short = (line[:_MAX_LINE] for line in text.split("\n"))
+    return [line[_BEFORE.match(line).end() :].rstrip() for line in short]  # type: ignore[union-attr]  # it always matches
+
+
+def _reports(lines: List[str]) -> List[Report]:
+    """One for each line "PyTorch version: ..." that a report goes on from."""
+    starts = [number for number, line in enumerate(lines) if re.match(r"PyTorch version *:", line)]
+    reports = [_report(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
+    return [report for report in reports if "Is CUDA available" in report.values]
 
 
 def _report(lines: List[str]) -> Report:
@@ -386,7 +397,7 @@ def _imported(
     )
     if known["cuda_available"] is False:
         known["cuda_error"] = _cuda_error(text)
-    known.update(_around(version, pip, conda, unread))
+    known.update(_around(report, version, pip, conda, unread))
     return known
 
 
@@ -426,21 +437,23 @@ def _evidence(version: str, conda: Iterable[Package], pip: Iterable[Package]) ->
     )
 
 
+def _is_torch(package: Package, version: str) -> bool:
+    return package.name in ("torch", "pytorch") and _same(package.version, version)
+
+
 def _same(version: str, other: str) -> bool:
     """One version but for its local part, which pip's list leaves out for wheels of the index."""
     return version.partition("+")[0] == other.partition("+")[0]
 
 
-def _around(version: str, pip: Iterable[Package], conda: Iterable[Package], unread: Unread) -> Dict[str, Any]:
+def _around(
+    report: Report, version: str, pip: Iterable[Package], conda: Iterable[Package], unread: Unread
+) -> Dict[str, Any]:
     """Packages beside torch, from those lists in which this torch stands: the others are of another environment."""
-    lists = [list(packages) for packages in (pip, conda)]
-    lists = [
-        names for names in lists if any(p.name in ("torch", "pytorch") and _same(p.version, version) for p in names)
-    ]
+    lists = [packages for packages in map(list, (pip, conda)) if any(_is_torch(p, version) for p in packages)]
     if not lists:
-        reason = Reason(
-            "not-recorded", f"the lists in the report do not name torch {version}: they are of another Python"
-        )
+        why = "they are of another Python" if report.whole else "the report is cut short"
+        reason = Reason("not-recorded", f"the lists in the report do not name torch {version}: {why}")
         unread.update(companions=reason, nvidia_packages=reason)
         return {}
     found: Dict[str, str] = {}
@@ -463,7 +476,7 @@ def _not_imported(report: Report, text: str, pip: Iterable[Package], unread: Unr
         return {}
     if there is None:
         return {"installed": False}
-    lines = re.findall(r"^\W*((?:ImportError|OSError): .{1,300})", text, re.MULTILINE)
+    lines = re.findall(r"^[ \t>|]*((?:ImportError|OSError): .{1,300})", text, re.MULTILINE)
     said = [line for line in lines if re.search(r"\.so|undefined symbol|GLIBC", line)]
     error = redact.text(said[-1]) if said else "collect_env could not import torch, and does not say why"
     return {
