@@ -12,6 +12,7 @@ from ddp_doctor.accelerators import (
     label,
     none_admitted,
     ranks_per_node,
+    taken_away,
     without_display_cards,
 )
 from ddp_doctor.facts import Env, Gpu, GpuProcess, Gpus, Launch, Os, Reason, Torch
@@ -135,7 +136,7 @@ def unreadable(
         silent is not None and silent.kind == "absent"
     ):  # neither NVML nor nvidia-smi is here: CUDA may work all the same
         raise NotKnown(silent)
-    elif not _explained(gpus):
+    elif not _explained(gpus) and not taken_away(gpus, os):
         why = gpus.nvml_error or (silent or why_unknown(gpus, "gpus")).text
         yield _unreadable(why, "the PCI bus, the loaded driver or the policy says that GPUs are here")
 

@@ -3,6 +3,7 @@
 import re
 from typing import Dict, Iterator, Optional, Tuple
 
+from ddp_doctor import compat
 from ddp_doctor.facts import Os, Reason
 from ddp_doctor.model import Reading, Severity, check, known
 from ddp_doctor.policy import Policy
@@ -39,6 +40,28 @@ def below_recommended(os: Os, policy: Policy) -> Iterator[Reading]:
     """
     if known(os.id, os, "id") in policy.os_recommended:
         yield _reading(os, policy.os_recommended, "older than the release that the site recommends")
+
+
+@check(Severity.NOTE)
+def end_of_life(os: Os, policy: Policy) -> Iterator[Reading]:
+    """The operating system's release gets no more security fixes.
+
+    Why: It works on, and new drivers, fabric software and Python packages stop supporting it one by one. Some distributions
+        sell longer support. A container's image is not judged: the machine under it is what is out of date or not.
+    See: https://endoflife.date/
+    """
+    version = os.version if os.container == "" else None
+    row = compat.distribution(os.id or "", version, bool(os.stream)) if version else None
+    over = compat.ended(row.end_of_life, policy.age_day) if row else None
+    if row and over is not None:
+        longer = f"; paid support until {row.end_of_extended}" if row.end_of_extended else ""
+        yield Reading(
+            ok=not over,
+            measured=f"{_name(os)}: {'ended' if over else 'supported until'} {row.end_of_life}{longer if over else ''}",
+            expected="a release that is supported",
+            message=f"{_name(os)} gets no more fixes" + (" without paid support" if longer else ""),
+            source=row.source,
+        )
 
 
 def _reading(os: Os, floors: Dict[str, str], message: str) -> Reading:

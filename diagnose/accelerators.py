@@ -57,6 +57,11 @@ def answering(gpus: Gpus) -> Tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus.gpus or () if gpu.fault is None)
 
 
+def taken_away(gpus: Gpus, os: Optional[Os]) -> bool:
+    """This container may no longer open the GPUs whose nodes it has: NVML's words when the device cgroup denies them."""
+    return bool(os and os.container) and gpus.device_nodes != () and "unknown error" in (gpus.nvml_error or "").lower()
+
+
 def without_display_cards(gpus: Sequence[Gpu]) -> Tuple[List[Gpu], List[Gpu]]:
     """GPUs for work, and those with less than a quarter of the largest one's memory: a T400 beside A100s."""
     largest = max(gpu.memory_total_bytes or 0 for gpu in gpus)

@@ -10,7 +10,6 @@ from ddp_doctor.policy import Policy
 GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/index.html"
 FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
 DRIVER_CONTAINER = "https://github.com/NVIDIA/gpu-driver-container/blob/main/ubuntu22.04/nvidia-driver"
-LOST_DEVICES = "https://github.com/NVIDIA/nvidia-docker/issues/1730"
 
 
 def driver_not_loaded(os: Optional[Os] = None) -> Iterator[Remedy]:
@@ -89,24 +88,7 @@ def _exchange(rdma: Optional[Rdma]) -> Iterator[Step]:
     )
 
 
-def unreadable(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
-    if _in_container(os) and "unknown error" in finding.measured.lower():
-        yield Remedy(
-            "Start the container anew, and keep it from losing its devices",
-            (
-                say(
-                    "Restart the container: systemd took its devices away (systemctl daemon-reload).", scope="this job"
-                ),
-                command(
-                    "nvidia-ctk system create-dev-char-symlinks --create-all",
-                    who="root",
-                    scope="this node",
-                    see=LOST_DEVICES,
-                ),
-                say('Or set "native.cgroupdriver=cgroupfs" as exec-opts of Docker.', who="root", see=LOST_DEVICES),
-            ),
-        )
-        return
+def unreadable() -> Iterator[Remedy]:
     yield Remedy(
         "See what the driver says, then reset or reboot",
         (

@@ -20,6 +20,11 @@ def below_recommended(os: Os, finding: Verdict) -> Iterator[Remedy]:
     yield _upgrade(os, finding)
 
 
+def end_of_life(os: Os, finding: Verdict) -> Iterator[Remedy]:
+    """Upgrade when there is time."""
+    yield _upgrade(os, finding)
+
+
 def _upgrade(os: Os, finding: Verdict) -> Remedy:
     steps = [
         say(f"Upgrade this node ({finding.expected}).", who="cluster admin", scope="this node", risk="needs a reboot")

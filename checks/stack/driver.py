@@ -4,10 +4,17 @@ import re
 from typing import Iterator, Optional
 
 from ddp_doctor import compat, decode
-from ddp_doctor.accelerators import is_gpu_node, is_jetson
+from ddp_doctor.accelerators import (
+    answering,
+    drivable,
+    is_gpu_node,
+    is_jetson,
+    none_admitted,
+)
 from ddp_doctor.checks.stack._build import imported
-from ddp_doctor.facts import Cuda, Gpus, Library, Os, Reason, Torch
-from ddp_doctor.model import NotKnown, Reading, Severity, check, known, why_unknown
+from ddp_doctor.facts import Cuda, Gpus, Library, Os, PciGpu, Reason, Torch
+from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown, why_unknown
+from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 from ddp_doctor.versions import at_least, minor
 
@@ -101,3 +108,130 @@ def _leave_to_compat(torch: Torch, gpus: Gpus, cuda: Optional[Cuda], os: Optiona
 def _compat_library(cuda: Optional[Cuda]) -> Optional[Library]:
     found = (cuda.shadowing if cuda else None) or ()
     return next((library for library in found if library.name == "cuda" and "/compat" in library.path), None)
+
+
+# --------------------------------------------------------------------------- kernel module and libcuda
+
+FIRST_TURING, FIRST_BLACKWELL = 0x1E00, 0x2900
+"""PCI device ids: TU102 begins at 0x1e02 and what is older lies below; Blackwell's lie between 0x2900 (GB100) and 0x327f
+(NVIDIA/gpu-admin-tools, gpu/devid_chips.py; https://pci-ids.ucw.cz/read/PC/10de)."""
+
+
+@check(Severity.ERROR)
+def kernel_module_of_wrong_kind(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
+    """A GPU needs the other kind of NVIDIA's kernel module.
+
+    Why: There are two. The open one drives Turing and newer GPUs, and Blackwell needs it; the proprietary one drives
+        Maxwell, Pascal and Volta, which the open one cannot. A GPU with the wrong one stays dark: nvidia-smi says "No
+        devices were found", the kernel log why.
+    See: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html
+        https://github.com/negativo17/nvidia-driver/issues/158
+        https://github.com/Start9Labs/start-technologies/pull/3693
+    """
+    if not gpus.kernel_module or none_admitted(gpus, os):
+        return
+    answers = {gpu.pci for gpu in answering(gpus)} if gpus.source in ("nvml", "nvidia-smi") else set()
+    for gpu in drivable(gpus):
+        needed = _kind_needed(gpu)
+        if needed and not answers and not gpus.nvml_error and gpus.gpus is None:
+            yield unknown(gpus, "gpus", gpu.pci)
+        elif needed:
+            loaded = "open" if known(gpus.kernel_module_open, gpus, "kernel_module_open") else "proprietary"
+            yield Reading(
+                ok=gpu.pci in answers or loaded == needed,
+                subject=gpu.pci,
+                measured=f"{loaded} kernel module {gpus.kernel_module}, GPU {gpu.device_id}",
+                expected=f"the {needed} kernel module",
+                message=f"the {loaded} NVIDIA kernel module does not drive the GPU at {gpu.pci}",
+            )
+
+
+def _kind_needed(gpu: PciGpu) -> str:
+    """The one kind of kernel module that drives this GPU; "" where both do, or its generation is not known."""
+    number = int(gpu.device_id, 16) if re.fullmatch(r"0x[0-9a-fA-F]{4}", gpu.device_id) else FIRST_TURING
+    return "proprietary" if number < FIRST_TURING else "open" if number >= FIRST_BLACKWELL else ""
+
+
+@check(Severity.ERROR)
+def stub_libcuda_first(
+    cuda: Cuda, gpus: Gpus, torch: Optional[Torch] = None, os: Optional[Os] = None
+) -> Iterator[Reading]:
+    """The libcuda that programs find first is the toolkit's stub.
+
+    Why: Stubs are there to link programs where no driver is. Loaded at run time they answer every call with error 34,
+        "CUDA driver is a stub library". lib64/stubs of a toolkit on LD_LIBRARY_PATH is the usual way to it.
+    See: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
+    """
+    library = _first_libcuda(cuda)
+    if library is not None and is_gpu_node(gpus, os):
+        yield Reading(
+            ok="/stubs" not in library.path or _cuda_works(torch),
+            measured=f"{library.path} comes first",
+            expected="the driver's own libcuda.so.1",
+            message=f"programs load {library.path}, a stub, instead of the driver's libcuda",
+        )
+
+
+@check(Severity.ERROR)
+def libcuda_of_older_driver(
+    cuda: Cuda, gpus: Gpus, torch: Optional[Torch] = None, os: Optional[Os] = None
+) -> Iterator[Reading]:
+    """The libcuda that programs find first is of an older driver than the loaded one.
+
+    Why: The two must be of one version: CUDA says "system has unsupported display driver / cuda driver combination" (803).
+        Images that were built with a driver inside, and copies of driver libraries in LD_LIBRARY_PATH, do this. A newer one
+        may be a forward-compatibility package, which NVIDIA's images bring; an older package left in place fails as well.
+    See: https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+        https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
+    """
+    library = _first_libcuda(cuda)
+    if library is None or library.version is None or not is_gpu_node(gpus, os) or is_jetson(os):
+        return
+    driver = known(gpus.kernel_module or gpus.driver, gpus, "driver")
+    # NVIDIA's own images take an older forward-compatibility package out of the way when they start.
+    of_ngc = "/compat" in library.path and torch is not None and torch.flavour == "ngc" and not torch.imported
+    if not of_ngc:
+        yield Reading(
+            ok=_cuda_works(torch) or at_least(library.version, driver),
+            measured=f"{library.path} is of {library.version}, the loaded driver {driver}",
+            expected=f"libcuda of {driver}",
+            message=f"programs load the libcuda of driver {library.version} on driver {driver}",
+            reason=Reason("unreadable", f"{library.version!r} or {driver!r} is no version"),
+        )
+
+
+def _first_libcuda(cuda: Cuda) -> Optional[Library]:
+    """The libcuda that LD_PRELOAD or LD_LIBRARY_PATH puts first; programs ask for libcuda.so.1, so plain .so do not count."""
+    shadowing = known(cuda.shadowing, cuda, "shadowing")
+    return next((lib for lib in shadowing if lib.name == "cuda" and re.search(r"\.so\.\d", lib.path)), None)
+
+
+def _cuda_works(torch: Optional[Torch]) -> bool:
+    return torch is not None and torch.cuda_available is True
+
+
+@check(Severity.NOTE)
+def driver_branch_ended(gpus: Gpus, policy: Policy) -> Iterator[Reading]:
+    """The branch of the NVIDIA driver gets no more fixes.
+
+    Why: It works on. Security fixes, support for new kernels and repairs of faults come to supported branches only, of which
+        the long-term ones last three years.
+    See: https://docs.nvidia.com/datacenter/tesla/drivers/620/supported-drivers-and-cuda-toolkit-versions.html
+    """
+    branch = compat.driver_branch(gpus.driver) if gpus.driver else None
+    over = compat.ended(branch.end_of_life, policy.age_day) if branch else None
+    if branch and over is not None:
+        yield Reading(
+            ok=not over,
+            measured=f"driver {gpus.driver} of branch {branch.branch}, {_life(branch.end_of_life, over)}",
+            expected="a branch that is supported",
+            message=f"driver branch {branch.branch} {branch.probably}gets no more fixes",
+            source=branch.source,
+        )
+
+
+def _life(end_of_life: str, over: bool) -> str:
+    """supported until 2028-06; "past" has no date."""
+    day = re.match(r"[\d-]*", end_of_life)
+    until = day.group() if day else ""
+    return (f"whose support ended {until}" if until else "no longer supported") if over else f"supported until {until}"

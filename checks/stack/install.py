@@ -3,14 +3,14 @@
 import re
 from typing import Iterator, Optional
 
-from ddp_doctor import compat, decode
+from ddp_doctor import compat, decode, tables
 from ddp_doctor.accelerators import is_gpu_node
 from ddp_doctor.checks.stack._build import official_builds
 from ddp_doctor.compat import Floor
-from ddp_doctor.facts import Gpus, Os, Reason, Torch
+from ddp_doctor.facts import Cuda, Gpus, Os, Reason, Torch
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown
 from ddp_doctor.policy import Policy
-from ddp_doctor.versions import at_least, minor
+from ddp_doctor.versions import at_least, minor, release
 
 
 @check(Severity.ERROR)
@@ -183,3 +183,105 @@ def glibc_too_old_for_newest(os: Os) -> Iterator[Reading]:
         source=floor.source,
         reason=Reason("unreadable", f"glibc {os.glibc!r}") if at_least(os.glibc, floor.version) is None else None,
     )
+
+
+# --------------------------------------------------------------------------- what is installed beside it
+
+
+@check(Severity.WARNING)
+def companion_of_another_torch(torch: Torch) -> Iterator[Reading]:
+    """The installed torchvision or torchaudio was built for another PyTorch.
+
+    Why: Their compiled parts are linked with one minor version of torch: with another the import fails with "operator
+        torchvision::nms does not exist" or an undefined symbol, and libraries that import them (transformers, timm) with it.
+        torchaudio 2.11 and torchvision 0.29.1 and newer work with every later torch.
+    See: https://docs.pytorch.org/audio/2.11.0/installation.html
+        https://github.com/pytorch/vision#installation
+        https://github.com/pytorch/vision/issues/2148
+    """
+    if not torch.installed or torch.flavour not in ("official-wheel", "conda"):
+        return  # NVIDIA and others build their own pairs
+    version, found = known(torch.version, torch, "version"), known(torch.companions, torch, "companions")
+    for package in ("torchvision", "torchaudio"):
+        fits = _fits(package, found[package], version) if package in found else None
+        if fits is not None:
+            yield Reading(
+                ok=fits,
+                subject=package,
+                measured=f"{package} {found[package]} beside torch {version}",
+                expected=f"the {package} of torch {minor(version)}",
+                message=f"{package} {found[package]} does not belong to torch {version}",
+            )
+
+
+def _fits(package: str, version: str, torch: str) -> Optional[bool]:
+    """By the package's own metadata; another patch release of the same minor version is linked alike. None: no row."""
+    rows = [row for row in tables.companions() if row.package == package and minor(row.version) == minor(version)]
+    if not rows or ".dev" in version + torch:
+        return None
+    return any(
+        at_least(torch, row.torch[2:]) if row.torch.startswith(">=") else minor(row.torch) == minor(torch)
+        for row in rows
+        if row.torch
+    )
+
+
+@check(Severity.WARNING)
+def companion_of_another_cuda(torch: Torch) -> Iterator[Reading]:
+    """The installed torchvision or torchaudio was built for another CUDA version than PyTorch.
+
+    Why: With another major version of CUDA the import of torchvision fails ("compiled with different CUDA major versions");
+        a build without CUDA (+cpu) cannot work on tensors that are on a GPU: "not implemented for the CUDA backend".
+    See: https://github.com/pytorch/vision#installation
+        https://discuss.pytorch.org/t/132352/4
+    """
+    for package in ("torchvision", "torchaudio") if torch.installed and torch.cuda else ():
+        version = (torch.companions or {}).get(package, "")
+        build = re.search(r"\+(cpu|cu(\d{2,3}))$", version)
+        if build:
+            major = build.group(2)[:-1] if build.group(2) else ""
+            yield Reading(
+                ok=major == (torch.cuda or "").partition(".")[0],
+                subject=package,
+                measured=f"{package} {version} beside torch {torch.version}",
+                expected=f"a build for CUDA {torch.cuda}",
+                message=f"{package} {version} was built {'for another CUDA' if major else 'without CUDA'}",
+            )
+
+
+@check(Severity.WARNING)
+def torch_of_conda_and_pip(torch: Torch) -> Iterator[Reading]:
+    """Both conda and pip installed PyTorch in this environment.
+
+    Why: The second wrote over files of the first: libraries of two builds lie side by side, either tool removes or upgrades
+        the other's files, and which CUDA and NCCL are loaded depends on the order of installation.
+    See: https://conda.github.io/conda-pypi/why/
+    """
+    conda = {name: v for name, v in (torch.companions or {}).items() if name in ("pytorch", "libtorch")}
+    if torch.installed and conda:
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(conda.items()))
+        yield Reading(
+            ok=torch.installer not in ("pip", "uv"),
+            measured=f"torch {torch.version} by {torch.installer}; conda has {listed}",
+            expected="torch from one of them",
+            message=f"{torch.installer} installed torch {torch.version} over conda's {listed}",
+        )
+
+
+@check(Severity.NOTE)
+def toolkit_of_another_cuda(torch: Torch, cuda: Cuda) -> Iterator[Reading]:
+    """The CUDA compiler on PATH is of another major version than the CUDA of PyTorch.
+
+    Why: It does not matter to training: a wheel brings the CUDA libraries that it needs. Building an extension (flash-attn,
+        apex, DeepSpeed's operators) stops with "the detected CUDA version mismatches the version that was used to compile
+        PyTorch"; another minor version is accepted.
+    See: https://github.com/pytorch/pytorch/pull/59665
+    """
+    if torch.installed and torch.cuda and cuda.nvcc is not None and cuda.nvcc.version:
+        nvcc = cuda.nvcc.version
+        yield Reading(
+            ok=release(nvcc)[:1] == release(torch.cuda)[:1],
+            measured=f"nvcc {nvcc} at {cuda.nvcc.path}, torch {torch.version} with CUDA {torch.cuda}",
+            expected=f"nvcc of CUDA {torch.cuda}, to build extensions",
+            message=f"extensions cannot be built: nvcc is of CUDA {minor(nvcc)}, torch of {torch.cuda}",
+        )

@@ -1,18 +1,21 @@
 """Ways out when the driver, its libraries or the GPUs do not run what torch was built for."""
 
 import re
+import shlex
 from typing import Iterator, Optional, Tuple
 
 from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import is_jetson
 from ddp_doctor.facts import Cuda, Gpus, Os, Rdma, Torch
 from ddp_doctor.fixes import gpu as _gpu
+from ddp_doctor.fixes._node import is_debian
 from ddp_doctor.fixes.stack._pip import newest, pip
 from ddp_doctor.model import Remedy, Step, Verdict, command, say, unset
 from ddp_doctor.policy import Policy
 from ddp_doctor.versions import at_least
 
 COMPAT = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
+KERNEL_MODULES = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html"
 FABRIC = _gpu.FABRIC
 
 
@@ -20,7 +23,6 @@ def cuda_not_available(
     torch: Torch,
     gpus: Gpus,
     policy: Policy,
-    finding: Verdict,
     cuda: Optional[Cuda] = None,
     os: Optional[Os] = None,
     rdma: Optional[Rdma] = None,
@@ -31,7 +33,7 @@ def cuda_not_available(
     elif cause.kind == "driver":
         yield from driver_too_old(torch, gpus, policy, os)
     elif cause.kind == "died":
-        yield from _gpu.unreadable(finding, os)
+        yield from _gpu.unreadable()
     elif cause.kind == "no-driver":
         yield from _gpu.driver_not_loaded(os)
     elif cause.kind in ("mismatch", "compat", "stub"):
@@ -119,3 +121,34 @@ def _older_build(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Iterator[Remedy]
         title = f"Install torch {build.torch} with CUDA {build.cuda}, the newest that this node can run"
         # pip takes 1.12.1+cu113 for 1.12.1 and would install nothing (PEP 440, local versions)
         yield Remedy(title, (pip(torch, "uninstall torch"), pip(torch, compat.pip_line(build)[len("pip ") :])))
+
+
+def kernel_module_of_wrong_kind(finding: Verdict, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
+    needed = "open" if "the open" in finding.expected else "proprietary"
+    branch = (gpus.driver or gpus.kernel_module or "").partition(".")[0] or "580"
+    open_ending = "-open" if needed == "open" else ""
+    if is_debian(os):
+        step = command(
+            f"apt-get install -y nvidia-driver-{shlex.quote(branch)}{open_ending}", who="root", scope="this node"
+        )
+    else:
+        module = f"nvidia-driver:{branch}{'-open' if needed == 'open' else ''}"
+        step = command(f"dnf module switch-to -y {shlex.quote(module)}", who="root", scope="this node")
+    more = say("Packages and repositories name the two kinds differently; the guide has a table.", see=KERNEL_MODULES)
+    reboot = command("reboot", who="root", scope="this node", risk="ends everything that runs here")
+    yield Remedy(f"Install the {needed} kernel module", (step, more, reboot))
+    if needed == "proprietary":
+        text = "Driver branch 580 is the last one for Maxwell, Pascal and Volta."
+        yield Remedy("Stay with a branch that drives this GPU", (say(text, who="cluster admin", see=KERNEL_MODULES),))
+
+
+def stub_libcuda_first(gpus: Gpus, cuda: Optional[Cuda] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
+    yield from _other_libcuda("stub", gpus, cuda, os, None)
+
+
+def libcuda_of_older_driver(gpus: Gpus, cuda: Optional[Cuda] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
+    yield from _other_libcuda("compat", gpus, cuda, os, None)
+
+
+def driver_branch_ended(os: Optional[Os] = None) -> Iterator[Remedy]:
+    yield Remedy("Move to a long-term branch when there is time", _gpu._upgrade(os))

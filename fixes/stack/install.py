@@ -1,11 +1,12 @@
 """Ways out when torch is missing, does not start, or does not fit this Python or system."""
 
+import re
 from typing import Iterator, Optional
 
 from ddp_doctor import compat, decode
 from ddp_doctor.facts import Cuda, Gpus, Os, Torch
 from ddp_doctor.fixes.stack._pip import again, install, library_path, pip
-from ddp_doctor.model import Remedy, command, say, unset
+from ddp_doctor.model import Remedy, Verdict, command, export, say, unset
 
 
 def torch_missing_where_needed(torch: Torch, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Remedy]:
@@ -98,3 +99,31 @@ def glibc_too_old_for_newest() -> Iterator[Remedy]:
         "Stay with this torch, or run newer ones in a container",
         (say("An image of Ubuntu 22.04 has glibc 2.35.", scope="this job"),),
     )
+
+
+def companion_of_another_torch(torch: Torch, finding: Verdict) -> Iterator[Remedy]:
+    rows = compat.companions(finding.subject, torch.version or "")
+    wanted = f"{finding.subject}=={rows[-1].version}" if rows else finding.subject
+    local = (torch.version or "").partition("+")[2]
+    index = f" --index-url https://download.pytorch.org/whl/{local}" if re.fullmatch(r"cpu|cu\d+", local) else ""
+    yield Remedy(f"Install the {finding.subject} of this torch", (pip(torch, f"install --no-deps {wanted}{index}"),))
+
+
+def companion_of_another_cuda(torch: Torch, finding: Verdict) -> Iterator[Remedy]:
+    yield from companion_of_another_torch(torch, finding)
+
+
+def torch_of_conda_and_pip(torch: Torch) -> Iterator[Remedy]:
+    text = "Make a new environment and install torch once: with pip alone, or with conda alone."
+    yield Remedy("Start from a clean environment", (say(text, scope="this job"),))
+
+
+def toolkit_of_another_cuda(torch: Torch, cuda: Cuda) -> Iterator[Remedy]:
+    wanted = (torch.cuda or "").partition(".")[0]
+    found = [toolkit for toolkit in cuda.toolkits or () if (toolkit.version or "").partition(".")[0] == wanted]
+    if found:
+        yield Remedy(
+            "Build with the toolkit of the same version", (export("CUDA_HOME", found[-1].path, scope="this job"),)
+        )
+    text = "Nothing else needs it: wheels of the extension for this torch, where there are some, are not built here."
+    yield Remedy(f"Install a CUDA {torch.cuda} toolkit, only to build extensions", (say(text),))

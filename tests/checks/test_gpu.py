@@ -238,12 +238,6 @@ def test_in_a_container_nothing_is_installed():
     assert "nvidia.com/gpu" in remedies("gpu/driver-not-loaded", gpus=found, os=pod)
 
 
-def test_a_container_that_lost_its_devices_gets_the_exact_remedy():
-    lost = gpus(gpus=None, nvml_error="Unknown Error", admitted=8, admitted_by="8 device nodes")
-    assert "create-dev-char-symlinks" in remedies("gpu/unreadable", gpus=lost, os=DOCKER)
-    assert "create-dev-char-symlinks" not in remedies("gpu/unreadable", gpus=lost, os=UBUNTU)
-
-
 def test_a_hostile_address_stays_one_word():
     lost = gpus(gpus=(gpu(0, fault="GPU is lost", pci="$(reboot);"),), on_bus=1)
     assert "-i '$(reboot);'" in remedies("gpu/not-answering", gpus=lost, os=UBUNTU)

@@ -1,5 +1,6 @@
 """Checks of the operating system."""
 
+import datetime
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,20 @@ def test_the_example_for_centos_8_says_the_same():
     loaded = config.load(str(example))
     assert (loaded.policy.os_minimum, loaded.policy.os_recommended) == (CENTOS8.os_minimum, CENTOS8.os_recommended)
     assert (loaded.policy.driver_minimum, loaded.policy.os_only_named) == ("450.80.02", False)
+
+
+@pytest.mark.parametrize(
+    ("os", "day", "expected"),
+    [
+        (Os(id="centos", version="8.2.2004", container=""), "2021-12-31", "passed"),
+        (Os(id="centos", version="8.2.2004", container=""), "2022-01-01", "failed"),
+        (Os(id="centos", version="8", stream=True, container=""), "2024-05-31", "passed"),
+        (Os(id="ubuntu", version="22.04", container=""), "2026-11-30", "passed"),
+        (Os(id="ubuntu", version="20.04", container=""), "2026-11-30", "failed"),
+        (Os(id="ubuntu", version="20.04", container="docker"), "2026-11-30", "skipped"),  # the machine's is not known
+        (Os(id="arch", version=None, container=""), "2026-11-30", "skipped"),
+        (Os(id="gentoo", version="2.15", container=""), "2026-11-30", "skipped"),
+    ],
+)
+def test_a_release_that_gets_no_more_fixes_is_a_note(os, day, expected):
+    assert outcome("os/end-of-life", Policy(today=datetime.date.fromisoformat(day)), os=os) == expected

@@ -1,12 +1,31 @@
 """Checks of the software stack: rules over the tables, decoded errors, and what must stay silent."""
 
+import datetime
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_doctor import compat, decode
-from ddp_doctor.facts import Cuda, Gpu, Gpus, Library, LoadedLibrary, Os, PciGpu, Reason, Torch
+from ddp_doctor import compat, decode, engine, tables
+from ddp_doctor.config import Config
+from ddp_doctor.facts import (
+    Cuda,
+    Env,
+    Gpu,
+    Gpus,
+    Library,
+    LoadedLibrary,
+    NodeFacts,
+    Os,
+    PciGpu,
+    Rdma,
+    RdmaDevice,
+    RdmaPort,
+    Reason,
+    Toolkit,
+    Torch,
+    Variable,
+)
 from ddp_doctor.policy import Policy
 from judging import judged, outcome, own_checks, remedy_text
 
@@ -18,15 +37,18 @@ NO_GPUS = Gpus(source="proc", kernel_module="", gpus=(), on_bus=())
 
 
 def gpus(driver="535.104.05", cuda="12.2", name="NVIDIA A100-SXM4-80GB", capability="8.0", **more):
-    return Gpus(
-        source="nvml",
-        driver=driver,
-        kernel_module=driver,
-        cuda=cuda,
-        gpus=(Gpu(0, name=name, compute_capability=capability),),
-        on_bus=(PciGpu("0000:07:00.0", "0x20b2", "nvidia"),),
-        **more,
-    )
+    known = {
+        "source": "nvml",
+        "kernel_module": driver,
+        "gpus": (Gpu(0, name=name, compute_capability=capability, pci="0000:07:00.0"),),
+        "on_bus": (PciGpu("0000:07:00.0", "0x20b2", "nvidia"),),
+    }
+    return Gpus(driver=driver, cuda=cuda, **{**known, **more})
+
+
+def dark(device_id, is_open):
+    """A GPU on the bus that the loaded module does not start."""
+    return {"gpus": (), "on_bus": (PciGpu("0000:07:00.0", device_id, "nvidia"),), "kernel_module_open": is_open}
 
 
 def torch(version="2.4.1+cu124", cuda="12.4", **more):
@@ -85,8 +107,22 @@ NGC_TORCH = torch(
     nccl="2.18.3",
     nccl_loaded=LoadedLibrary("/usr/lib/libnccl.so.2", "2.18.3"),
 )
+RTX_5090 = gpus("570.86.10", "12.8", "NVIDIA GeForce RTX 5090", "12.0")
+H100S = gpus(gpus=tuple(Gpu(n, name="NVIDIA H100 80GB HBM3", compute_capability="9.0") for n in range(8)))
+CUDNN = Reason(
+    "unreadable",
+    "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (8, 9, 2) but found runtime version (8, 8, 1).",
+)
+BESIDE = {"torchvision": "0.19.1+cu124", "torchaudio": "2.4.1", "pytorch": "2.4.1"}
 NEXT_YEARS = torch("2.19.0", "13.9", python_version="3.17.0")
 COMPAT = Cuda(shadowing=(Library("/usr/local/cuda/compat/lib/libcuda.so.1", "cuda", "530.30.02", "ld-library-path"),))
+
+WITH_T400 = (
+    Gpu(0, compute_capability="8.0", memory_total_bytes=80 * 2**30),
+    Gpu(1, compute_capability="3.5", memory_total_bytes=2 * 2**30),
+)
+BLACKWELL = (PciGpu("0000:07:00.0", "0x2b85", "nvidia"),)
+H100_PCIE = Gpu(0, name="NVIDIA H100 PCIe", compute_capability="9.0")
 
 HEALTHY = {
     "official wheel": (torch(), gpus(), UBUNTU),
@@ -102,16 +138,27 @@ HEALTHY = {
     "container without GPUs": (torch(cuda_available=False), gpus(admitted=0, admitted_by="0 device nodes"), NGC),
     "torch of next year": (NEXT_YEARS, gpus("650.10", "14.0"), UBUNTU),
     "conda": (torch("2.1.0", "12.1", flavour="conda", python_version="3.12.1"), gpus(), UBUNTU),
+    "what belongs together": (torch(companions=BESIDE, installer="conda", cudnn="9.1.0"), gpus(), UBUNTU),
+    "Ada on code for 8.6": (static(), gpus(name="NVIDIA L40S", capability="8.9"), UBUNTU),
+    "its own word for new GPUs": (torch(arch_list=("sm_90", "sm_100", "sm_120f")), RTX_5090, UBUNTU),
+    "a display card beside": (static(), gpus(gpus=WITH_T400), UBUNTU),
+    "Blackwell on the open module": (static(version="2.8.0+cu128", cuda="12.8"), replace(RTX_5090, kernel_module_open=True), UBUNTU),
+    "Blackwell that answers": (static(version="2.8.0+cu128", cuda="12.8"), replace(RTX_5090, on_bus=BLACKWELL, kernel_module_open=False), UBUNTU),
+    "PCIe H100": (static(), gpus(gpus=(H100_PCIE,) * 2), UBUNTU),
+    "nightly": (static(version="2.9.0.dev20250801+cu128", cuda="12.8", companions={"torchvision": "0.24.0.dev20250801"}), gpus("570.86.10", "12.8"), UBUNTU),
 }  # fmt: skip
 
+FOR_OLD_DRIVERS = ("stack/driver-branch-ended",)
 ALL = sorted(check for check in own_checks().checks if check.startswith("stack/"))
 
 
 @pytest.mark.parametrize("node", HEALTHY)
 def test_a_healthy_stack_raises_no_alarm(node):
     found, there, os = HEALTHY[node]
-    verdicts = [v for check in ALL for v in judged(check, torch=found, gpus=there, os=os, cuda=Cuda(shadowing=()))]
-    assert len(verdicts) >= len(ALL)
+    policy = Policy(today=datetime.date(2025, 6, 15))
+    facts = {"torch": found, "gpus": there, "os": os, "cuda": Cuda(shadowing=(), nccls=())}
+    verdicts = [v for check in ALL if check not in FOR_OLD_DRIVERS for v in judged(check, policy, **facts)]
+    assert len(verdicts) >= len(ALL) - len(FOR_OLD_DRIVERS)
     assert [(v.check, v.message, v.reason) for v in verdicts if v.outcome.value in ("failed", "broken")] == []
 
 
@@ -133,16 +180,90 @@ def test_a_healthy_stack_raises_no_alarm(node):
         ("python-not-supported", static(python_version="3.13.0"), gpus(), "no wheel for Python 3.13"),
         ("glibc-too-old", static(wheel_tag="manylinux_2_28_x86_64"), gpus(), "glibc 2.17 is too old"),
         ("glibc-too-old", static(version="2.7.0+cu126", cuda="12.6"), gpus(), "which needs 2.28"),
+        ("no-code-for-gpu", static(), RTX_5090, "torch 2.4.1+cu124 has no code for NVIDIA GeForce RTX 5090 (12.0)"),
+        ("no-code-for-gpu", torch(arch_list=("sm_80", "sm_90a")), gpus(capability="9.0"), "has no code for"),
+        ("code-compiled-at-start", torch(arch_list=("sm_80", "compute_80")), RTX_5090, "compiles torch 2.4.1+cu124 for"),
+        ("driver-too-old-to-compile", torch(arch_list=("sm_80", "compute_80")), gpus(capability="9.0"), "535.104.05 cannot compile"),
+        ("companion-of-another-torch", torch(companions={"torchvision": "0.20.1"}), gpus(), "torchvision 0.20.1 does not belong"),
+        ("companion-of-another-torch", torch(companions={"torchaudio": "2.5.0+cu124"}), gpus(), "does not belong to torch 2.4.1"),
+        ("companion-of-another-torch", torch(companions={"torchvision": "0.29.2"}), gpus(), "does not belong to torch 2.4.1"),
+        ("companion-of-another-cuda", torch(companions={"torchvision": "0.19.1+cu118"}), gpus(), "built for another CUDA"),
+        ("companion-of-another-cuda", torch(companions={"torchvision": "0.19.1+cpu"}), gpus(), "built without CUDA"),
+        ("torch-of-conda-and-pip", torch(installer="pip", companions={"pytorch": "2.1.0"}), gpus(), "over conda's pytorch 2.1.0"),
+        ("driver-branch-ended", torch(), gpus("470.57.02"), "branch 470 gets no more fixes"),
+        ("kernel-module-of-wrong-kind", torch(), gpus(**dark("0x2b85", is_open=False)), "the proprietary NVIDIA kernel module does not"),
+        ("kernel-module-of-wrong-kind", torch(), gpus(**dark("0x1db1", is_open=True)), "the open NVIDIA kernel module does not"),
+        ("nccl-has-known-bug", torch(nccl="2.17.1", nccl_loaded=None), H100S, "may hang where NVLink SHARP is used"),
+        ("cudnn-of-another-version", torch(cudnn=None, unread={"cudnn": CUDNN}), gpus(), "cuDNN 8.8.1 is loaded, and torch 2.4.1+cu124 was built for 8.9.2"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named(check, found, there, says):
     os = replace(UBUNTU, glibc="2.17") if check == "glibc-too-old" else UBUNTU
     failed = [v for v in judged(f"stack/{check}", torch=found, gpus=there, os=os) if v.outcome.value == "failed"]
-    assert len(failed) == 1
+    assert len(failed) == 1, failed
     assert says in failed[0].message
     assert failed[0].measured
     assert failed[0].expected
     assert failed[0].fixes
+
+
+def test_the_end_of_a_driver_branch_is_judged_by_the_day_of_the_facts():
+    facts = {"gpus": gpus("535.104.05")}
+    assert outcome("stack/driver-branch-ended", Policy(today=datetime.date(2026, 6, 30)), **facts) == "passed"
+    assert outcome("stack/driver-branch-ended", Policy(today=datetime.date(2026, 7, 1)), **facts) == "failed"
+    config = Config(policy=Policy(today=datetime.date(2026, 7, 1)))
+    then = NodeFacts("node1", collected_at=1750000000.0, **facts)  # 15 June 2025
+    (verdict,) = engine.judge(then, [own_checks().checks["stack/driver-branch-ended"]], config)
+    assert verdict.outcome.value == "passed"
+    assert outcome("stack/driver-branch-ended", gpus=gpus("999.1")) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "stub", "older"),
+    [
+        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", None, "failed", "skipped"),
+        ("/usr/local/cuda/lib64/stubs/libcuda.so", None, "skipped", "skipped"),  # programs ask for libcuda.so.1
+        ("/opt/image/libcuda.so.1", "470.57.02", "passed", "failed"),
+        ("/usr/local/nvidia/lib64/libcuda.so.1", "535.104.05", "passed", "passed"),
+        ("/usr/local/cuda/compat/libcuda.so.1", "550.54.15", "passed", "passed"),
+        ("/usr/local/cuda/compat/libcuda.so.1", "530.30.02", "passed", "failed"),
+    ],
+)
+def test_the_libcuda_that_comes_first(path, version, stub, older):
+    facts = {"cuda": Cuda(shadowing=(Library(path, "cuda", version, "ld-library-path"),)), "gpus": gpus(), "os": UBUNTU}
+    assert outcome("stack/stub-libcuda-first", torch=static(), **facts) == stub
+    assert outcome("stack/libcuda-of-older-driver", torch=static(), **facts) == older
+    assert "failed" not in outcome("stack/stub-libcuda-first", torch=torch(), **facts)  # CUDA was seen to work
+    assert "failed" not in outcome("stack/libcuda-of-older-driver", torch=torch(), **facts)
+    for check in ("stack/stub-libcuda-first", "stack/libcuda-of-older-driver"):
+        assert outcome(check, **{**facts, "gpus": NO_GPUS}) == "skipped"
+    assert all(v.fixes for v in judged("stack/stub-libcuda-first", **facts) if v.outcome.value == "failed")
+
+
+def test_an_image_of_nvidia_takes_an_old_compat_library_out_of_the_way_itself():
+    facts = {"cuda": COMPAT, "gpus": gpus(), "os": NGC}
+    assert outcome("stack/libcuda-of-older-driver", torch=static(flavour="ngc"), **facts) == "skipped"
+    assert outcome("stack/libcuda-of-older-driver", torch=blind("803", 803, flavour="ngc"), **facts) == "failed"
+
+
+def test_a_silent_driver_does_not_prove_a_wrong_kernel_module():
+    why = Reason("timed-out", "NVML did not answer")
+    there = gpus(**{**dark("0x2b85", is_open=False), "gpus": None}, unread={"gpus": why})
+    assert outcome("stack/kernel-module-of-wrong-kind", gpus=there, os=UBUNTU) == "skipped"
+    vfio = gpus(on_bus=(PciGpu("0000:07:00.0", "0x2b85", "vfio-pci"),), kernel_module_open=False)
+    assert outcome("stack/kernel-module-of-wrong-kind", gpus=vfio, os=UBUNTU) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("nvcc", "expected"), [("12.4.131", "passed"), ("12.1.105", "passed"), ("11.8.89", "failed"), (None, "skipped")]
+)
+def test_a_toolkit_matters_only_by_its_major_version(nvcc, expected):
+    toolkit = Toolkit("/usr/local/cuda/bin/nvcc", nvcc) if nvcc else None
+    cuda = Cuda(nvcc=toolkit, toolkits=(Toolkit("/usr/local/cuda-12.4", "12.4.1"),))
+    assert outcome("stack/toolkit-of-another-cuda", torch=static(), cuda=cuda) == expected
+    assert outcome("stack/toolkit-of-another-cuda", torch=CPU_ONLY, cuda=cuda) == "skipped"
+    if expected == "failed":
+        assert "CUDA_HOME /usr/local/cuda-12.4" in remedies("stack/toolkit-of-another-cuda", torch=static(), cuda=cuda)
 
 
 def test_the_nccl_that_ld_preload_puts_first_is_known_without_an_import():
@@ -248,6 +369,73 @@ def test_an_old_glibc_names_the_last_torch_that_it_loads():
     assert verdict.message.startswith("glibc 2.17 stops at torch 2.6.0; ")
     musl = Os(machine="x86_64", unread={"glibc": Reason("absent", "musl")})
     assert outcome("stack/glibc-too-old-for-newest", os=musl) == "skipped"
+
+
+RDMA = Rdma(devices=(RdmaDevice("mlx5_0", ports=(RdmaPort(1, state="ACTIVE", link_layer="InfiniBand"),)),))
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "nnodes", "more", "expected"),
+    [
+        ("2.18.1", H100S, 2, {"rdma": RDMA}, ["tree-ll128-corrupts"]),
+        ("2.18.1", H100S, 1, {"rdma": RDMA}, []),
+        ("2.18.1", gpus(), 2, {"rdma": RDMA}, []),
+        ("2.18.3", H100S, 2, {"rdma": RDMA}, []),
+        ("2.17.1", H100S, None, {}, ["nvls-hangs"]),
+        ("2.17.1", gpus(gpus=H100S.gpus[:4]), None, {}, []),  # four GPUs have no NVSwitch
+        ("2.17.1", gpus(gpus=(H100_PCIE,) * 8), None, {}, []),
+        ("2.17.1", H100S, None, {"env": Env((Variable("NCCL_NVLS_ENABLE", "0"),))}, []),
+        ("2.29.2", gpus(), None, {"os": replace(UBUNTU, machine="aarch64")}, ["arm-hangs"]),
+        ("2.29.2", gpus(), None, {"os": UBUNTU}, []),
+        ("2.21.5", gpus(), 2, {"rdma": RDMA}, []),  # a bug that depends on the program is not counted
+        ("2.26.2", gpus(), None, {"os": NGC}, []),  # the driver does not support CUDA 12.6
+        ("2.26.2", gpus("570.86.10", "12.8"), None, {"os": NGC}, ["container-without-numa-fails"]),
+    ],
+)  # fmt: skip
+def test_a_known_bug_of_nccl_counts_where_the_node_can_meet_it(version, there, nnodes, more, expected):
+    found = torch(nccl=version, nccl_loaded=LoadedLibrary("/x/libnccl.so.2", version))
+    verdicts = judged("stack/nccl-has-known-bug", Policy(nnodes=nnodes), torch=found, gpus=there, **more)
+    assert [v.subject for v in verdicts if v.outcome.value == "failed"] == expected
+    assert {v.outcome.value for v in verdicts} == ({"failed"} if expected else {"passed"})
+    assert all(v.source.startswith("https://") and v.fixes for v in verdicts if v.outcome.value == "failed")
+
+
+def test_a_slow_nccl_is_a_note_and_rocm_is_not_judged():
+    found = torch(nccl="2.27.3", nccl_loaded=LoadedLibrary("/x/libnccl.so.2", "2.27.3"))
+    (verdict,) = judged("stack/nccl-is-known-slow", Policy(nnodes=2), torch=found, gpus=gpus(), rdma=RDMA)
+    assert (verdict.severity.value, verdict.subject) == ("note", "ring-slower-on-ampere")
+    assert outcome("stack/nccl-is-known-slow", torch=ROCM, gpus=NO_GPUS) == "skipped"
+
+
+def test_every_need_of_a_bug_can_be_told_or_is_never_counted():
+    from ddp_doctor.checks.stack import nccl_bugs
+
+    told = set(tables.BUG_NEEDS) - {"nvlink-down", "job:"}
+    assert set(nccl_bugs._NEEDS) == told
+
+
+TWO = {"nvidia-nccl-cu11": "2.21.5", "nvidia-nccl-cu12": "2.20.5"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "present", "expected"),
+    [
+        ({"nvidia-nccl-cu12": "2.20.5"}, None, "passed"),
+        (TWO, "2.20.5", "passed"),  # the one that torch requires came last
+        (TWO, "2.21.5", "failed"),
+        (TWO, None, "failed"),
+        ({"nvidia-cudnn-cu11": "8.9.5.29", "nvidia-cudnn-cu12": "9.1.0.70"}, None, "passed"),  # names of their own
+        ({"nvidia-cudnn-cu12": "9.1.0.70", "nvidia-cudnn-cu13": "9.13.0.50"}, None, "failed"),
+        ({"nvidia-cublas-cu12": "12.4.5.8"}, None, "skipped"),
+    ],
+)
+def test_packages_that_write_the_same_file(packages, present, expected):
+    wheel = Library("/opt/env/lib/nvidia/nccl/lib/libnccl.so.2", "nccl", present, "wheel")
+    facts = {"torch": static(nvidia_packages=packages), "cuda": Cuda(nccls=(wheel,))}
+    assert outcome("stack/packages-overwrite-each-other", **facts) == expected
+    if expected == "failed":
+        names = " ".join(sorted(packages))
+        assert f"-m pip uninstall -y {names}" in remedies("stack/packages-overwrite-each-other", **facts)
 
 
 @pytest.mark.parametrize(
