@@ -41,6 +41,7 @@ _IMPORT_RULES: Sequence[_Rule] = (
     (r"partially initialized module '?torch", "shadowed", "a file or folder called torch in the working directory hides the real one"),
     (r"No module named '?([\w.]+)", "module", "the Python package {1} that it needs is missing"),
     (r"Permission denied", "rights", "this user may not read all of its files"),
+    (r"collect_env could not import", "not-told", "the report does not tell the error"),
 )  # fmt: skip
 
 _SIGNALS = {

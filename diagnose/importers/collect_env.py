@@ -478,7 +478,7 @@ def _not_imported(report: Report, text: str, pip: Iterable[Package], unread: Unr
         return {"installed": False}
     lines = re.findall(r"^[ \t>|]*((?:ImportError|OSError): .{1,300})", text, re.MULTILINE)
     said = [line for line in lines if re.search(r"\.so|undefined symbol|GLIBC", line)]
-    error = redact.text(said[-1]) if said else "collect_env could not import torch, and does not say why"
+    error = redact.text(said[-1]) if said else "collect_env could not import torch"
     return {
         "installed": True,
         "version": there,

@@ -378,6 +378,11 @@ def test_the_error_that_was_pasted_with_it_tells_why_the_import_failed():
     assert "libcudart.so.12" in verdict.message
 
 
+def test_an_import_that_failed_without_a_word_has_no_invented_cause():
+    (verdict,) = [v for v in verdicts(facts(text(**NO_TORCH))) if v.check == "stack/torch-import-fails"]
+    assert verdict.message == "torch 2.5.1 cannot be imported: the report does not tell the error"
+
+
 def test_lists_of_another_environment_are_not_those_of_this_torch():
     node = facts(text(version="2.4.0+cu124"))
     assert (node.torch.companions, node.torch.nvidia_packages) == (None, None)
