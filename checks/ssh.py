@@ -3,7 +3,7 @@
 from typing import Iterator
 
 from ddp_doctor.checks._job import SSH_LAUNCHERS
-from ddp_doctor.facts import Logins, Ssh, SshFile
+from ddp_doctor.facts import Logins, Reason, Ssh, SshFile
 from ddp_doctor.model import Reading, Severity, check, known, why_unknown
 from ddp_doctor.policy import Policy
 
@@ -51,12 +51,14 @@ def login_unavailable(logins: Logins, policy: Policy) -> Iterator[Reading]:
 
 def _logins(logins: Logins) -> Iterator[Reading]:
     for login in known(logins.logins, logins, "logins"):
+        late = login.outcome == "deadline"
         yield Reading(
-            ok=login.outcome == "ok",
+            ok=None if late else login.outcome == "ok",
             subject=login.host,
             measured=login.outcome + (f": {login.detail}" if login.detail else ""),
             expected="a login without a question",
-            message=f"{login.host}: {FAILURES.get(login.outcome, login.outcome)}",
+            message=FAILURES.get(login.outcome, login.outcome),
+            reason=Reason("deadline", "no answer before the deadline") if late else None,
         )
 
 

@@ -711,7 +711,8 @@ class Connection:
     port: int
     ip: Optional[str] = None
     outcome: str = "connected"
-    """connected, refused, timed-out, host-unreachable, net-unreachable, prohibited, blackhole, reset, unresolved, error."""
+    """connected, refused, timed-out, host-unreachable, net-unreachable, prohibited, blackhole, reset, unresolved,
+    deadline (the person would not wait any longer), error."""
     errno: Optional[str] = None
     duration_s: Optional[float] = None
     neighbour: Optional[str] = None
@@ -733,7 +734,8 @@ class Login:
 
     host: str
     outcome: str
-    """ok, auth-refused, host-key-unknown, host-key-changed, unresolved, refused, timed-out, unreachable, no-client, remote-failed, error."""
+    """ok, auth-refused, host-key-unknown, host-key-changed, unresolved, refused, timed-out, unreachable, no-client, remote-failed,
+    deadline (the person would not wait any longer), error."""
     detail: Optional[str] = None
     """ssh's own last words, escaped, one line."""
     duration_s: Optional[float] = None

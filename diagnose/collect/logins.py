@@ -52,6 +52,8 @@ _WORDS = (
     ),
 )
 """Outcome <- ssh's own words in the C locale (sshconnect.c, sshconnect2.c and clientloop.c of OpenSSH), in this order."""
+_FAILURES = {"absent": "no-client", "timed-out": "timed-out", "deadline": "deadline"}
+"""Outcome <- how the attempt as a whole failed, before ssh could say anything."""
 
 
 def wanted(ask: Ask) -> Optional[Reason]:
@@ -141,7 +143,7 @@ def _login(peer: str, answer: Optional[Dict[str, Any]]) -> Login:
     if answer is None:
         return Login(peer, "error", "not a host name: not handed to ssh")
     if "failure" in answer:
-        outcome = {"absent": "no-client", "timed-out": "timed-out"}.get(answer["failure"], "error")
+        outcome = _FAILURES.get(answer["failure"], "error")
         return Login(peer, outcome, one_line(answer["text"]), answer.get("duration_s"))
     outcome = outcome_of(answer["status"], answer["stderr"])
     return Login(peer, outcome, None if outcome == "ok" else one_line(answer["stderr"]), answer["duration_s"])

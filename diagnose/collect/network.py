@@ -26,7 +26,7 @@ def read(host: Host, ask: Ask) -> Network:
     unread: Unread = {}
     hostname = optional(lambda: host.read("/proc/sys/kernel/hostname").strip(), unread, "hostname")
     lines = optional(lambda: hosts_lines(host.read("/etc/hosts"), hostname or ""), unread, "hosts_lines")
-    own_name = _resolved(host, hostname, RESOLVE_S if ask.active else QUICK_RESOLVE_S) if hostname else None
+    own_name = _own_name(host, hostname, RESOLVE_S if ask.active else QUICK_RESOLVE_S, unread)
     address, port = master(host, ask)
     return Network(
         hostname=hostname,
@@ -107,23 +107,34 @@ def _default_route(host: Host, unread: Unread) -> Optional[Route]:
 
 
 def _resolved(host: Host, name: str, limit_s: float) -> Resolved:
-    """The resolver's answer, its words or "timed out", and how long it took."""
+    """The resolver's answer, its words or "timed out", and how long it took. Unreadable when the deadline came first."""
     started = time.monotonic()
     addresses: Tuple[str, ...] = ()
     error = None
     try:
         addresses = host.resolve(name, limit_s)
     except Unreadable as refusal:
+        if refusal.reason.kind == "deadline":  # that tells nothing of the resolver
+            raise
         error = "timed out" if refusal.reason.kind == "timed-out" else refusal.reason.text
     elapsed_s = round(time.monotonic() - started, 4)
     duration_s = optional(lambda: host.ask(f"seconds to resolve {name}", lambda: elapsed_s), {}, "duration_s")
     return Resolved(name, addresses, error, duration_s)
 
 
+def _own_name(host: Host, hostname: Optional[str], limit_s: float, unread: Unread) -> Optional[Resolved]:
+    if not hostname:
+        unread["own_name"] = unread.get("hostname") or Reason("absent", "no host name")
+        return None
+    return optional(lambda: _resolved(host, hostname, limit_s), unread, "own_name")
+
+
 def _fqdn(host: Host, ask: Ask, own_name: Optional[Resolved], in_hosts: bool, unread: Unread) -> Optional[str]:
     """What socket.getfqdn() says, which is what torchrun publishes as the master's name."""
-    if own_name is None or own_name.error:
-        unread["fqdn"] = Reason("unresolved", (own_name and own_name.error) or "no host name")
+    if own_name is None:
+        unread["fqdn"] = unread["own_name"]
+    elif own_name.error:
+        unread["fqdn"] = Reason("unresolved", own_name.error)
     elif not ask.active and not in_hosts:
         unread["fqdn"] = Reason("not-asked", "profile quick asks no name server")
     else:
@@ -145,7 +156,10 @@ def _towards(host: Host, ask: Ask, address: Optional[str], unread: Unread) -> Di
     if address is None or why is not None:
         unread.update(dict.fromkeys(("master_name", "master_route"), why or Reason("not-asked", "no master")))
         return {}
-    name = _resolved(host, address, RESOLVE_S)
+    name = optional(lambda: _resolved(host, address, RESOLVE_S), unread, "master_name")
+    if name is None:
+        unread["master_route"] = unread["master_name"]
+        return {}
     if not name.addresses:
         unread["master_route"] = Reason("unresolved", name.error or f"{address}: no address")
         return {"master_name": name}

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ddp_doctor import child
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import netlink
 from ddp_doctor.collect.master import master
@@ -60,12 +61,13 @@ def read(host: Host, ask: Ask) -> Reach:
 
 
 def attempts(targets: List[Tuple[str, int]]) -> List[Dict[str, Any]]:
-    """Try every target at the same time; those that do not end in time are told as timed out. Runs in a child."""
-    answers: List[Dict[str, Any]] = [{"host": name, "port": port, "outcome": "timed-out"} for name, port in targets]
+    """Try every target at the same time; those that do not end in time are told so. Runs in a child."""
+    limit_s, late = child.within(_ANSWER_S)
+    answers: List[Dict[str, Any]] = [{"host": name, "port": port, "outcome": late} for name, port in targets]
     threads = [threading.Thread(target=_attempt, args=(answer,), daemon=True) for answer in answers]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + _ANSWER_S
+    deadline = time.monotonic() + limit_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [dict(answer) for answer in answers]

@@ -34,7 +34,13 @@ def test_logins_matter_to_launchers_that_log_in(launcher, fails, unavailable):
 def test_each_node_has_a_verdict_of_its_own():
     verdicts = judged("ssh/login-fails", logins=logins(("node2", "ok"), ("node3", "auth-refused")))
     assert [(v.subject, v.outcome.value) for v in verdicts] == [("node2", "passed"), ("node3", "failed")]
-    assert verdicts[1].message == "node3: the node refuses every key: a password would be asked for"
+    assert verdicts[1].message == "the node refuses every key: a password would be asked for"
+
+
+def test_a_login_that_the_deadline_cut_short_is_not_judged():
+    slow, bad = judged("ssh/login-fails", logins=logins(("node2", "deadline"), ("node3", "refused")))
+    assert (slow.outcome.value, slow.reason.kind) == ("skipped", "deadline")
+    assert bad.outcome.value == "failed"
 
 
 def test_logins_that_nobody_asked_for_are_no_fault():

@@ -81,6 +81,15 @@ def test_nothing_is_left_behind_on_either_side(asker, found):
 
 
 @pytest.mark.lab
+def test_what_the_deadline_cuts_short_tells_nothing_of_the_peer(asker):
+    facts = asker.collect("logins", deadline_s=4, peers=["good", "silent"])
+    assert {login["host"]: login["outcome"] for login in facts["logins"]["logins"]} == {
+        "good": "ok",
+        "silent": "deadline",
+    }
+
+
+@pytest.mark.lab
 def test_without_a_client_every_login_says_so(asker):
     (login,) = asker.collect("logins", env={"PATH": "/nowhere"}, peers=["good"])["logins"]["logins"]
     assert login["outcome"] == "no-client"

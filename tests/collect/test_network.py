@@ -108,6 +108,16 @@ def test_garbage_is_a_reason_and_hides_nothing_else():
     assert (kinds["master_name"], kinds["fqdn"]) == ("not-applicable", "unresolved")
 
 
+def test_a_name_that_the_deadline_cut_short_is_not_unresolved():
+    late = {"reason": {"kind": "deadline", "text": "no answer before the deadline, after 1 s"}}
+    entries = {"env ": {"value": {}}, "resolve gpu01": late, "resolve node0": late}
+    host = Recording(entries, {"root/proc/sys/kernel/hostname": "gpu01\n"}, complete=True)
+    found = network.read(host, Ask(master_addr="node0"))
+    assert (found.own_name, found.master_name, found.master_route) == (None, None, None)
+    fields = ("own_name", "fqdn", "master_name", "master_route")
+    assert {found.unread[field].kind for field in fields} == {"deadline"}
+
+
 @pytest.mark.parametrize("section", [network, rdma, ssh])
 def test_a_recording_replays_to_the_same_facts(section):
     recorder = Recorder()

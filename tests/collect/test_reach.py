@@ -58,6 +58,12 @@ def test_a_dead_host_takes_the_kernel_three_seconds_and_a_reject_none(connection
 
 
 @pytest.mark.lab
+def test_what_the_deadline_cuts_short_tells_nothing_of_the_port(lab, connections):
+    facts = lab.hosts["a"].collect("reach", deadline_s=2, ports=[("b", PORT), ("b", 29502)])
+    assert [c["outcome"] for c in facts["reach"]["connections"]] == ["connected", "deadline"]
+
+
+@pytest.mark.lab
 def test_the_master_does_not_try_itself_and_a_gateway_has_no_neighbour_entry_of_the_peer(lab, connections):
     b, a = lab.hosts["b"], lab.hosts["a"]
     assert b.collect("reach", master_addr="b", master_port=PORT)["reach"]["connections"] == []

@@ -44,7 +44,7 @@ from ddp_doctor.collect import gather
 from ddp_doctor.host import Host
 asked = json.load(sys.stdin)
 ask = {k: tuple(map(tuple, v)) if k == "ports" else tuple(v) if k == "peers" else v for k, v in asked["ask"].items()}
-print(json.dumps(gather(Host(), Ask(**ask), sections=tuple(asked["sections"]))))
+print(json.dumps(gather(Host(), Ask(**ask), asked["deadline_s"], tuple(asked["sections"]))))
 """
 
 
@@ -171,10 +171,12 @@ class LabHost(Namespace):
         for suffix in ("", ".pub"):
             shutil.copy(f"{self.lab.user_key}{suffix}", self.home / ".ssh" / f"id_ed25519{suffix}")
 
-    def collect(self, *sections: str, env: Optional[Dict[str, str]] = None, **ask: Any) -> Dict[str, Any]:
+    def collect(
+        self, *sections: str, env: Optional[Dict[str, str]] = None, deadline_s: Optional[float] = None, **ask: Any
+    ) -> Dict[str, Any]:
         """Facts of this host as plain JSON data: ``collect("reach", master_addr="b", master_port=29500)``."""
         words = [f"{name}={value}" for name, value in (env or {}).items()]
-        asked = json.dumps({"sections": sections, "ask": ask})
+        asked = json.dumps({"sections": sections, "ask": ask, "deadline_s": deadline_s})
         facts = json.loads(self.run(["env", *words, sys.executable, "-c", _COLLECT], stdin=asked).stdout)
         assert isinstance(facts, dict)
         return facts
