@@ -88,8 +88,10 @@ def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
         https://man7.org/linux/man-pages/man2/connect.2.html
     """
     for connection in known(reach.connections, reach, "connections"):
-        if _is_master(connection, launch) and not connection.local:
-            yield _reading(connection, f"{connection.host} port {connection.port}")
+        if _is_master(connection, launch) and connection.outcome == "unresolved":
+            yield _unresolved(connection)
+        elif _is_master(connection, launch) and not connection.local:
+            yield _reading(connection, may_be_silent=True)
 
 
 @check(Severity.ERROR)
@@ -97,30 +99,38 @@ def port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
     """This node cannot reach a port that was asked for.
 
     Why: the person who asked needs it. The error, its delay and the neighbour table tell a firewall from a dead host and from a
-        missing route.
+        missing route. A refusal is fine for the master's port, where nothing listens before the job starts, and for no other.
     See: https://man7.org/linux/man-pages/man8/ip-route.8.html
         https://man7.org/linux/man-pages/man2/connect.2.html
     """
     for connection in known(reach.connections, reach, "connections"):
         if not _is_master(connection, launch):
-            yield _reading(connection, f"{connection.host} port {connection.port}")
+            yield _reading(connection, connection.port == (launch.master_port or DEFAULT_PORT))
 
 
 def _is_master(connection: Connection, launch: Launch) -> bool:
     return (connection.host, connection.port) == (launch.master_addr, launch.master_port or DEFAULT_PORT)
 
 
-def _reading(connection: Connection, subject: str) -> Reading:
-    if connection.outcome == "unresolved":  # network/master-name-unresolved says so
-        reason = Reason("unresolved", f"{connection.host}: {connection.errno or 'the name does not resolve'}")
-        return Reading(ok=None, subject=subject, reason=reason)
+def _reading(connection: Connection, may_be_silent: bool) -> Reading:
+    """may_be_silent: whoever will listen need not do so yet."""
+    subject = f"{connection.host} port {connection.port}"
+    if connection.outcome == "deadline":
+        return Reading(ok=None, subject=subject, reason=Reason("deadline", "no answer before the deadline"))
+    silent = ", or a refusal by the host itself while nothing listens yet" if may_be_silent else ""
     return Reading(
-        ok=connection.outcome in ("connected", "refused"),
+        ok=connection.outcome == "connected" or (connection.outcome == "refused" and may_be_silent),
         subject=subject,
         measured=f"{_where(connection)}: {_met(connection)}",
-        expected="a connection, or a refusal by the host itself while nothing listens yet",
+        expected=f"a connection{silent}",
         message=_meaning(connection),
     )
+
+
+def _unresolved(connection: Connection) -> Reading:
+    """network/master-name-unresolved judges it."""
+    reason = Reason("unresolved", f"{connection.host}: {connection.errno or 'the name does not resolve'}")
+    return Reading(ok=None, subject=f"{connection.host} port {connection.port}", reason=reason)
 
 
 def _where(connection: Connection) -> str:
@@ -134,7 +144,7 @@ def _met(connection: Connection) -> str:
     if connection.outcome == "connected":
         return "connected"
     if connection.outcome == "refused":
-        return "refused: reachable, nothing listens yet (a firewall that answers with a reset looks the same)"
+        return "refused: reachable, nothing listens (a firewall that answers with a reset looks the same)"
     delay = "" if connection.duration_s is None else f" after {seconds(connection.duration_s)}"
     beside = f", neighbour {connection.neighbour}" if connection.neighbour else ""
     return f"{connection.errno or connection.outcome}{delay}{beside}"
@@ -156,6 +166,8 @@ def _meaning(connection: Connection) -> str:
             return "a firewall rejects the connection (firewalld's way): the host or a router on the way answers"
         return "no machine on the way knows the host, or a firewall rejects the connection"
     return {
+        "refused": "nothing listens on that port",
+        "unresolved": "the host's name does not resolve",
         "timed-out": "no answer at all: a firewall drops the packets, or the host is gone behind a router",
         "net-unreachable": "this node has no route to that network",
         "prohibited": "a route of type prohibit, or a local firewall rule, forbids the connection on this node",

@@ -77,6 +77,12 @@ def _by_outcome(reach: Reach, finding: Verdict) -> Iterator[Remedy]:
         if seen.outcome == "prohibited":
             text = "Look for a rule of the output chain that rejects it: nft list ruleset."
             yield Remedy("This node's own firewall", (say(text, who="root"),))
+    elif seen.outcome == "unresolved":
+        text = f"Correct the name {seen.host}, or give it a line in /etc/hosts or a record in the site's DNS."
+        yield Remedy("Make the name resolve", (say(text, who="root", scope="this node"),))
+    elif seen.outcome == "refused":
+        text = f"Start the service that listens on port {seen.port} of {seen.host}, or correct the port."
+        yield Remedy("Start what should listen", (say(text, who="root"),))
     elif dead:
         has = f" has the address {seen.ip} and" if seen.ip != seen.host else ""
         steps = (say(f"Check that {seen.host} is up,{has} is in this network and its cable has a link.", who="user"),)

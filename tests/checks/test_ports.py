@@ -67,7 +67,7 @@ OUTCOMES = [
         attempt("refused", "ECONNREFUSED", 0.001, "REACHABLE"),
         "passed",
         "",
-        "nothing listens yet (a firewall that answers",
+        "nothing listens (a firewall that answers",
     ),
     (
         attempt("timed-out", "ETIMEDOUT", 4.0, "REACHABLE"),
@@ -110,6 +110,29 @@ def test_the_masters_port_and_the_others_are_judged_apart():
     (asked,) = judged("ports/port-unreachable", launch=WORKER, reach=reach)
     assert (master.subject, master.outcome.value) == ("10.0.0.1 port 29500", "passed")
     assert (asked.subject, asked.outcome.value) == ("storage port 2049", "failed")
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "meaning", "remedy"),
+    [
+        (attempt("refused", "ECONNREFUSED", host="storage", port=2049), "failed", "nothing listens", "port 2049"),
+        (attempt("refused", "ECONNREFUSED", host="gpu02", port=29500), "passed", "", ""),
+        (attempt("unresolved", "Name or service not known", host="nosuch"), "failed", "not resolve", "/etc/hosts"),
+        (attempt("deadline", host="storage", port=2049), "skipped", "", ""),
+    ],
+)
+def test_who_names_a_port_needs_it_unless_it_is_the_masters_which_may_be_silent(seen, found, meaning, remedy):
+    (verdict,) = judged("ports/port-unreachable", launch=WORKER, reach=Reach((seen,)))
+    assert verdict.outcome.value == found
+    assert meaning in verdict.message
+    assert remedy in remedy_text(verdict)
+
+
+@pytest.mark.parametrize("id", ["ports/port-unreachable", "ports/master-port-unreachable"])
+def test_an_attempt_that_the_deadline_cut_short_is_not_judged(id):
+    seen = attempt("deadline", port=29500 if "master" in id else 2049)
+    (verdict,) = judged(id, launch=WORKER, reach=Reach((seen,)))
+    assert (verdict.outcome.value, verdict.reason.kind) == ("skipped", "deadline")
 
 
 def test_without_a_named_port_torchruns_default_is_the_masters():
