@@ -66,7 +66,7 @@ def own_name_useless_to_peers(
 ) -> Iterator[Reading]:
     """Other nodes could not reach this host by the address of its own name, on which nothing known here relies.
 
-    Why: harmless while addresses are passed explicitly and only NCCL is used. Gloo without GLOO_SOCKET_IFNAME (device
+    Why: harmless while the launch is static (a node rank and the master's address) and only NCCL is used. Gloo without GLOO_SOCKET_IFNAME (device
         meshes, checkpoints and the default back ends use it beside NCCL) and torchrun's c10d rendezvous would fail.
     See: https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
         https://docs.pytorch.org/docs/stable/distributed.html
@@ -129,8 +129,6 @@ def _relies_on_own_name(launch: Launch, env: Env, gpus: Optional[Gpus], torch: O
     """What in this job takes the address of the own host name; "" for nothing that is known."""
     if launch.rendezvous == "c10d":
         return "torchrun's c10d rendezvous publishes that name"
-    if launch.is_master:
-        return "this node is the master"
     if _gloo_only(gpus, torch) and not nccl.gloo_names(env):
         return "Gloo, the back end without GPUs, binds to its address (GLOO_SOCKET_IFNAME is not set)"
     return ""
@@ -138,9 +136,8 @@ def _relies_on_own_name(launch: Launch, env: Env, gpus: Optional[Gpus], torch: O
 
 def _gloo_only(gpus: Optional[Gpus], torch: Optional[Torch]) -> bool:
     """Is Gloo the only back end that a job here can use? Only what is known to lack counts."""
-    without_nccl = torch is not None and torch.backends is not None and "nccl" not in torch.backends
     without_gpu = gpus is not None and gpus.gpus == () and gpus.on_bus == () and not gpus.other_vendor
-    return without_nccl or without_gpu
+    return nccl.lacks(torch) or without_gpu
 
 
 # --------------------------------------------------------------------------- interfaces
@@ -165,6 +162,26 @@ def no_usable_interface(network: Network, env: Env, torch: Optional[Torch] = Non
     )
 
 
+@check(Severity.ERROR)
+def loopback_down(network: Network) -> Iterator[Reading]:
+    """The loopback interface is down.
+
+    Why: torchrun --standalone and a master called localhost meet on 127.0.0.1, which then answers nobody: "Network is
+        unreachable". Fresh network namespaces (unshare -n, some sandboxes) begin like that.
+    See: https://man7.org/linux/man-pages/man7/network_namespaces.7.html
+    """
+    for interface in known(network.interfaces, network, "interfaces"):
+        if interface.kind == "loopback":
+            up = known(interface.up, interface, "up")
+            yield Reading(
+                ok=up,
+                subject=interface.name,
+                measured=f"{interface.name} is {'up' if up else 'down'}",
+                expected="up",
+                message="processes of this node cannot reach each other by 127.0.0.1",
+            )
+
+
 @check(Severity.ERROR, several_nodes=True)
 def loopback_chosen(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL will use the loopback interface.
@@ -175,6 +192,7 @@ def loopback_chosen(network: Network, env: Env, torch: Optional[Torch] = None) -
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
     interfaces = _interfaces(network)
+    _needs_nccl(torch)
     chosen = nccl.sockets(interfaces, env, nccl.version_of(torch))
     if chosen.endpoints and any(map(nccl.reaches_others, interfaces)):
         first = chosen.endpoints[0]
@@ -184,6 +202,32 @@ def loopback_chosen(network: Network, env: Env, torch: Optional[Torch] = None) -
             expected="an interface that leads to the other nodes",
             message="NCCL publishes a loopback address to the other nodes",
         )
+
+
+@check(Severity.ERROR, several_nodes=True)
+def gloo_on_loopback(network: Network, env: Env) -> Iterator[Reading]:
+    """GLOO_SOCKET_IFNAME names the loopback interface.
+
+    Why: Gloo publishes 127.0.0.1 as the address of this rank: "connectFullMesh failed ... Connection refused", since the
+        other nodes connect to themselves. It serves one node only.
+    See: https://docs.pytorch.org/docs/stable/distributed.html
+    """
+    interfaces = {interface.name: interface for interface in _interfaces(network)}
+    for name in nccl.gloo_names(env):
+        if name in interfaces and any(map(nccl.reaches_others, interfaces.values())):
+            yield Reading(
+                ok=interfaces[name].kind != "loopback",
+                subject=name,
+                measured=f"{_state(interfaces[name])} by GLOO_SOCKET_IFNAME={env.get('GLOO_SOCKET_IFNAME')}",
+                expected="an interface that leads to the other nodes",
+                message="Gloo publishes a loopback address to the other nodes",
+            )
+
+
+def _needs_nccl(torch: Optional[Torch]) -> None:
+    """Raises NotKnown where the torch has no NCCL, whose choices then concern nobody."""
+    if nccl.lacks(torch):
+        raise NotKnown(Reason("not-applicable", "this torch has no NCCL"))
 
 
 @check(Severity.WARNING, several_nodes=True)
@@ -237,6 +281,7 @@ def chosen_interface_down(
 
 def _used(interfaces: Sequence[Interface], env: Env, rdma: Optional[Rdma], torch: Optional[Torch]) -> nccl.Sockets:
     """The interfaces that a job will really use: with RDMA the first one alone, to start up; without, all carry data."""
+    _needs_nccl(torch)
     version = nccl.version_of(torch)
     chosen = nccl.sockets(interfaces, env, version)
     one = nccl.carrier(rdma, env, version).kind == "rdma"
@@ -382,7 +427,10 @@ def socket_interface_missing(network: Network, env: Env, torch: Optional[Torch] 
         https://docs.pytorch.org/docs/stable/distributed.html
     """
     interfaces = _interfaces(network)
-    if nccl.socket_list(env) is not None:
+    if nccl.socket_list(env) is not None and nccl.lacks(torch):
+        reason = Reason("not-applicable", "this torch has no NCCL, which alone reads it")
+        yield Reading(ok=None, subject="NCCL_SOCKET_IFNAME", reason=reason)
+    elif nccl.socket_list(env) is not None:
         found = nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints
         yield Reading(
             ok=bool(found),

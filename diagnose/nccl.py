@@ -34,6 +34,13 @@ def version_of(torch: Optional[Torch]) -> Optional[Version]:
     return next((tuple(int(n or 0) for n in match.groups()) for match in found if match), None)
 
 
+def lacks(torch: Optional[Torch]) -> bool:
+    """Is this torch known to have no NCCL: by its own list of back ends, or as a build for processors alone?"""
+    if torch is None or torch.backends is not None:
+        return torch is not None and "nccl" not in (torch.backends or ())
+    return torch.cuda == "" and not torch.hip
+
+
 def integer(text: Optional[str]) -> int:
     """An integer variable as NCCL reads it: strtoll with base 0, so that "true" is 0 and "0x10" is 16 (src/misc/param.cc)."""
     found = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text or "")

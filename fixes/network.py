@@ -217,6 +217,21 @@ def _without(env: Env, name: str) -> Step:
     )
 
 
+def loopback_down() -> Iterator[Remedy]:
+    """Bring it up."""
+    up = command("ip link set lo up", who="root", scope="this node until reboot")
+    yield Remedy("Bring it up (in a namespace: as its owner)", (up,))
+
+
+def gloo_on_loopback(network: Network) -> Iterator[Remedy]:
+    """Name another one, or let Gloo choose."""
+    for interface in good_interfaces(network)[:1]:
+        step = export("GLOO_SOCKET_IFNAME", interface.name, scope="this job", see=TORCHRUN)
+        yield Remedy("Name the interface that leads to the other nodes", (step,))
+    text = "Gloo then takes the address of the own host name, which must lead to the other nodes."
+    yield Remedy("Let Gloo choose by itself", (unset("GLOO_SOCKET_IFNAME", scope="this job"), say(text)))
+
+
 def address_behind_nat(os: Os) -> Iterator[Remedy]:
     """Use the host's network."""
     if os.container:

@@ -96,7 +96,9 @@ WORKER = Launch(rendezvous="static", is_master=False)
     ("policy", "facts", "launch", "variables", "gpus", "found"),
     [
         (TWO, LOOPBACK, C10D, env(), GPU, {"own-name-is-loopback": "error"}),
-        (TWO, LOOPBACK, MASTER, env(), GPU, {"own-name-is-loopback": "error"}),
+        (TWO, LOOPBACK, MASTER, env(), GPU, {"own-name-useless-to-peers": "note"}),
+        (TWO, LOOPBACK, MASTER, env(GLOO_SOCKET_IFNAME="eth0"), NO_GPU, {"own-name-useless-to-peers": "note"}),
+        (TWO, LOOPBACK, Launch(is_master=True), env(), GPU, {"own-name-useless-to-peers": "note"}),
         (TWO, LOOPBACK, WORKER, env(), NO_GPU, {"own-name-is-loopback": "error"}),
         (TWO, LOOPBACK, WORKER, env(GLOO_SOCKET_IFNAME="eth0"), NO_GPU, {"own-name-useless-to-peers": "note"}),
         (TWO, LOOPBACK, WORKER, env(), GPU, {"own-name-useless-to-peers": "note"}),
@@ -254,6 +256,31 @@ def test_a_bad_choice_of_interfaces_is_found(check, interfaces, variables, measu
     found = judged(f"network/{check}", TWO, network=network(*interfaces), rdma=NO_RDMA, env=variables)
     assert [v.measured for v in found if v.outcome.value == "failed"] == [measured]
     assert all(v.fixes for v in found if v.outcome.value == "failed")
+
+
+def test_what_only_nccl_reads_is_no_fault_without_nccl():
+    variables, cpu = env(NCCL_SOCKET_IFNAME="nope"), Torch(cuda="", hip="")
+    check = "network/socket-interface-missing"
+    assert outcome(check, TWO, network=network(), env=variables) == "failed"
+    assert outcome(check, TWO, network=network(), env=variables, torch=Torch(backends=("nccl", "gloo"))) == "failed"
+    assert outcome(check, TWO, network=network(), env=variables, torch=cpu) == "skipped"
+    variables = env(NCCL_SOCKET_IFNAME="lo")
+    assert outcome("network/loopback-chosen", TWO, network=network(), env=variables, torch=cpu) == "skipped"
+
+
+@pytest.mark.parametrize(("name", "found"), [("lo", "failed"), ("eth0", "passed"), ("nope", "skipped")])
+def test_gloo_on_loopback_serves_one_node_only(name, found):
+    facts = {"network": network(), "env": env(GLOO_SOCKET_IFNAME=name)}
+    assert outcome("network/gloo-on-loopback", TWO, **facts) == found
+    assert outcome("network/gloo-on-loopback", ONE, **facts) == "skipped"
+    for verdict in judged("network/gloo-on-loopback", TWO, **facts):
+        assert ("export GLOO_SOCKET_IFNAME eth0" in remedy_text(verdict)) is (found == "failed")
+
+
+def test_a_loopback_interface_must_be_up():
+    down = Interface("lo", 1, "loopback", (), up=False)
+    assert outcome("network/loopback-down", ONE, network=network(down, ETH0)) == "failed"
+    assert outcome("network/loopback-down", ONE, network=network()) == "passed"
 
 
 def test_an_old_nccl_takes_virbr0_by_itself():
