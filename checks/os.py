@@ -57,7 +57,8 @@ def end_of_life(os: Os, policy: Policy) -> Iterator[Reading]:
         longer = f"; paid support until {row.end_of_extended}" if row.end_of_extended else ""
         yield Reading(
             ok=not over,
-            measured=f"{_name(os)}: {'ended' if over else 'supported until'} {row.end_of_life}{longer if over else ''}",
+            measured=f"support of {row.distribution} {row.version} {'ended' if over else 'ends'} {row.end_of_life}"
+            + (longer if over else ""),
             expected="a release that is supported",
             message=f"{_name(os)} gets no more fixes" + (" without paid support" if longer else ""),
             source=row.source,

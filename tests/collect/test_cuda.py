@@ -132,6 +132,21 @@ def test_every_libnccl_and_its_version() -> None:
     )
 
 
+def test_of_a_file_that_two_packages_write_only_the_file_tells_the_version() -> None:
+    site = "/v/lib/python3.10/site-packages"
+    library = f"{site}/nvidia/nccl/lib/libnccl.so.2"
+    files = {
+        "/v/pyvenv.cfg": "home = /usr/bin\nversion = 3.10.4\n",
+        "/v/bin/python3": "",
+        library: "",
+        f"{site}/nvidia_nccl_cu11-2.14.3.dist-info/METADATA": "",
+        f"{site}/nvidia_nccl_cu12-2.21.5.dist-info/METADATA": "",
+    }
+    scanned = {f"ask nccl-version {library}": {"value": "2.14.3"}}
+    found = read(files, {"VIRTUAL_ENV": "/v"}, {}, **scanned)
+    assert found.nccls == (Library(library, "nccl", "2.14.3", "wheel"),)
+
+
 @pytest.mark.parametrize(
     ("content", "version"),
     [

@@ -545,6 +545,28 @@ def test_no_gpu_on_the_bus_and_no_driver(no_library, files, expected):
     assert ("gpus" in found.unread) == (expected is None)
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("null",), ()),
+        (("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-uvm-tools"), ("/dev/nvidiactl", "/dev/nvidia-uvm")),
+        (("nvidiactl", "nvidia-caps/nvidia-cap30"), ("/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap30")),
+    ],
+)
+def test_the_driver_s_own_device_nodes(no_library, names, expected):
+    host = Recording({}, {f"root/dev/{name}": "" for name in names}, True)
+    host.entries.update({"ask nvml": {"value": {"error": "NVML Shared Library Not Found"}}, "env ": {"value": {}}})
+    assert read(host).driver_nodes == expected
+
+
+def test_device_nodes_that_cannot_be_listed_have_a_reason(no_library):
+    why = {"kind": "no-rights", "text": "/dev/nvidia-caps: Permission denied"}
+    host = Recording({"list /dev/nvidia-caps": {"reason": why}}, {"root/dev/nvidia-caps/nvidia-cap1": ""}, True)
+    host.entries.update({"ask nvml": {"value": {"error": "NVML Shared Library Not Found"}}, "env ": {"value": {}}})
+    found = read(host)
+    assert (found.driver_nodes, found.unread["driver_nodes"].kind) == (None, "no-rights")
+
+
 # --------------------------------------------------------------------------- what was given
 
 
