@@ -8,7 +8,7 @@ from ddp_doctor.facts import Address, Interface, Reason, Unread
 from ddp_doctor.host import Host, optional
 
 ROOT = "/sys/class/net"
-IFF_UP, IFF_RUNNING = 0x1, 0x40
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING = 0x1, 0x8, 0x40
 """include/uapi/linux/if.h"""
 _LOOPBACK, _INFINIBAND = 772, 32
 _TUNNELS = frozenset((512, 768, 769, 776, 778, 823, 65534))
@@ -52,27 +52,40 @@ _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read_all(host: Host, unread: Unread) -> Optional[Tuple[Interface, ...]]:
-    """Every interface of this network namespace; None with the reason when they cannot even be listed."""
+    """Every interface of this network namespace; None with the reason when they cannot even be listed.
+
+    Rtnetlink has the say: /sys may have been mounted in another namespace (unshare -n) and shows the interfaces of that one.
+    """
     names = optional(lambda: host.list(ROOT), unread, "interfaces")
-    if names is None:
+    links = optional(lambda: host.ask("links", netlink.links), {}, "links")
+    if names is None and links is None:
         return None
-    kinds = optional(lambda: host.ask("link kinds", netlink.link_kinds), {}, "kinds") or {}
+    unread.pop("interfaces", None)
     without: Unread = {}
     rows = optional(lambda: host.ask("addresses", netlink.addresses), without, "addresses")
-    found = (_interface(host, name, str(kinds.get(name, "")), rows, dict(without)) for name in names)
+    if links is None:
+        found = [_interface(host, name, {}, rows, dict(without)) for name in names or ()]
+    else:
+        named = sorted(links, key=lambda name: (names or ()).index(name) if name in (names or ()) else len(links))
+        found = [_interface(host, name, links[name], rows, dict(without)) for name in named]
     return tuple(interface for interface in found if interface)
 
 
-def _interface(host: Host, name: str, link_kind: str, rows: Any, unread: Unread) -> Optional[Interface]:
-    """One interface, or None for what is none (/sys/class/net/bonding_masters)."""
+def _interface(host: Host, name: str, link: Dict[str, Any], rows: Any, unread: Unread) -> Optional[Interface]:
+    """One interface, or None for what is none (/sys/class/net/bonding_masters). link: its row of ``netlink.links``."""
     folder = _Folder(host, f"{ROOT}/{name}", unread)
     entries = optional(lambda: host.list(folder.path), {}, name)
     if entries is None and name == "bonding_masters":
         return None
+    index = folder.number("ifindex")
+    if link and index != link["index"]:
+        return _of_another_sysfs(name, link, rows, dict.fromkeys(_FROM_SYSFS, _OTHER_NAMESPACE))
     entries = entries or ()
-    index, flags, operstate = folder.number("ifindex"), folder.flags(), folder.text("operstate")
+    flags, operstate = link["flags"] if link else folder.flags(), folder.text("operstate")
     driver, pci, numa_node = _device(folder, entries)
-    kind = kind_of(link_kind, folder.uevent("uevent").get("DEVTYPE", ""), folder.number("type"), entries, driver)
+    kind = kind_of(
+        str(link.get("kind", "")), folder.uevent("uevent").get("DEVTYPE", ""), folder.number("type"), entries, driver
+    )
     return Interface(
         name=name,
         index=index,
@@ -82,7 +95,7 @@ def _interface(host: Host, name: str, link_kind: str, rows: Any, unread: Unread)
         speed_mbit_s=_speed(folder, kind),
         operstate=operstate,
         up=None if flags is None else bool(flags & IFF_UP),
-        running=is_running(flags, operstate),
+        running=bool(flags & IFF_RUNNING) if link else is_running(flags, operstate),
         mac=folder.text("address", "mac"),
         driver=driver,
         pci=pci,
@@ -90,6 +103,24 @@ def _interface(host: Host, name: str, link_kind: str, rows: Any, unread: Unread)
         master=_master(host, folder.path, entries),
         lower=tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_")),
         unread=unread,
+    )
+
+
+_FROM_SYSFS = ("mtu", "speed_mbit_s", "operstate", "mac", "driver", "pci", "numa_node", "master", "lower")
+_OTHER_NAMESPACE = Reason("not-applicable", "/sys does not show the interfaces of this network namespace")
+
+
+def _of_another_sysfs(name: str, link: Dict[str, Any], rows: Any, unread: Unread) -> Interface:
+    """An interface of which /sys says nothing: what rtnetlink knows of it."""
+    loopback = bool(link["flags"] & IFF_LOOPBACK)
+    return Interface(
+        name=name,
+        index=link["index"],
+        kind="loopback" if loopback else _KINDS.get(link["kind"], "other"),
+        addresses=None if rows is None else addresses_of(rows, link["index"]),
+        up=bool(link["flags"] & IFF_UP),
+        running=bool(link["flags"] & IFF_RUNNING),
+        unread={**unread, **({"addresses": Reason("unreadable", "rtnetlink does not tell")} if rows is None else {})},
     )
 
 

@@ -35,14 +35,16 @@ _LOCAL_ROUTE = 2
 """RTN_LOCAL"""
 
 
-def link_kinds() -> Dict[str, str]:
-    """Interface name -> the kernel's own word for what it is (veth, bridge, tun, ...); "" for a device's driver."""
-    kinds = {}
+def links() -> Dict[str, Dict[str, Any]]:
+    """Interface name -> index, flags and kind: the kernel's own word (veth, bridge, tun, ...), "" for a device's driver."""
+    found = {}
     for body in _ask(_GETLINK, _DUMP, struct.pack("=BxHiII", 0, 0, 0, 0, 0)):
+        index, flags = struct.unpack_from("=4xiI", body)
         attributes = _attributes(body[16:])
         info = _attributes(attributes.get(18, b""))  # IFLA_LINKINFO holds IFLA_INFO_KIND
-        kinds[_string(attributes.get(3, b""))] = _string(info.get(1, b""))
-    return kinds
+        row = {"index": index, "flags": flags, "kind": _string(info.get(1, b""))}
+        found[_string(attributes.get(3, b""))] = row
+    return found
 
 
 def addresses() -> List[Dict[str, Any]]:

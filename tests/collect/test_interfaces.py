@@ -1,5 +1,9 @@
 """What an interface is, and what /sys says of it, over written trees and a lab host's real ones."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 from ddp_doctor.collect import interfaces
 from ddp_doctor.recording import Recording
@@ -103,6 +107,30 @@ def test_kind(link_kind, devtype, hardware, entries, driver, kind):
 )
 def test_running_is_up_with_a_carrier(flags, operstate, running):
     assert interfaces.is_running(flags, operstate) is running
+
+
+def test_interfaces_of_another_namespace_are_left_out():
+    links = {"lo": {"index": 1, "flags": 0x8, "kind": ""}, "v9": {"index": 7, "flags": 0x1043, "kind": "veth"}}
+    lo = {"ifindex": "1\n", "type": "772\n", "flags": "0x9\n", "operstate": "unknown\n", "mtu": "65536\n"}
+    rows = [{"index": 7, "ip": "10.9.0.1", "prefix": 24, "family": "ipv4", "scope": "global"}]
+    entries = {"ask links": {"value": links}, "ask addresses": {"value": rows}}
+    found = read(("ens1f0", CONNECTX), ("lo", lo), entries=entries)
+    assert sorted(found) == ["lo", "v9"]
+    assert (found["lo"].up, found["lo"].running, found["lo"].kind) == (False, False, "loopback")
+    assert (found["v9"].up, found["v9"].running, found["v9"].kind) == (True, True, "veth")
+    assert [a.ip for a in found["v9"].addresses] == ["10.9.0.1"]
+    assert found["v9"].unread["mtu"].kind == "not-applicable"
+
+
+@pytest.mark.lab
+def test_a_fresh_network_namespace_below_the_old_sys_has_loopback_alone():
+    code = (
+        "import json; from ddp_doctor.collect import interfaces; from ddp_doctor.host import Host; "
+        "print(json.dumps([[i.name, i.up] for i in interfaces.read_all(Host(), {})]))"
+    )
+    argv = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code]
+    seen = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert json.loads(seen) == [["lo", False]]
 
 
 @pytest.mark.lab

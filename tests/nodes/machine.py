@@ -287,13 +287,13 @@ ARPHRD = {"ethernet": 1, "infiniband": 32, "none": 65534, "loopback": 772}
 
 def _nics(node: Table) -> Iterator[Entry]:
     lo = {"name": "lo", "ip": ["127.0.0.1/8", "::1/128"], "type": "loopback", "state": "unknown", "mtu": 65536}
-    rows, kinds = [], {}
+    rows, links = [], {}
     for index, nic in enumerate([lo, *node.get("nic", [])], 1):
-        kinds[nic["name"]] = nic.get("kind", "")
+        links[nic["name"]] = {"index": index, "flags": _link_flags(nic), "kind": nic.get("kind", "")}
         rows += [_address(index, ip) for ip in nic.get("ip", [])]
         yield from _nic(index, nic)
     yield "ask addresses", rows
-    yield "ask link kinds", kinds
+    yield "ask links", links
 
 
 def _address(index: int, text: str) -> Table:
@@ -301,6 +301,12 @@ def _address(index: int, text: str) -> Table:
     scope = "host" if ip.is_loopback else "link" if ip.is_link_local else "global"
     family = "ipv4" if ip.version == 4 else "ipv6"
     return {"index": index, "family": family, "ip": str(ip.ip), "prefix": ip.network.prefixlen, "scope": scope}
+
+
+def _link_flags(nic: Table) -> int:
+    """IFF_UP, IFF_LOOPBACK and IFF_RUNNING, as rtnetlink tells them (include/uapi/linux/if.h)."""
+    state = nic.get("state", "up")
+    return (state != "off") * 0x1 | (nic["name"] == "lo") * 0x8 | (state in ("up", "unknown")) * 0x40
 
 
 def _nic(index: int, nic: Table) -> Iterator[Entry]:
