@@ -124,7 +124,7 @@ def reader(setting: Setting, torch: Optional[Torch]) -> Tuple[str, Release]:
     """("NCCL", its version) or ("torch", its version), whichever reads the variable; () where that is not known."""
     if setting.library.startswith("nccl"):
         return "NCCL", nccl.version_of(torch) or ()
-    if setting.library in ("pytorch-c10d", "gloo", "torchrun"):
+    if setting.library in ("pytorch-c10d", "gloo"):  # torchrun's own are set by the torchrun that reads them
         return "torch", release(torch.version or "") if torch is not None else ()
     return setting.library, ()
 

@@ -6,6 +6,7 @@ from ddp_doctor.facts import (
     Address,
     DeviceNode,
     Env,
+    Gid,
     Interface,
     LoadedLibrary,
     Network,
@@ -260,3 +261,62 @@ def test_the_way_of_the_data_is_told_in_a_sentence(facts, network, sentence):
 
 def test_nothing_is_told_of_a_way_that_is_not_known():
     assert nccl.traffic(Network(interfaces=(LO, ETH0)), None, env()) == ""
+
+
+# --------------------------------------------------------------------------- GIDs
+
+LINK, V1, V2 = "fe80:0000:0000:0000:0ac0:ebff:fe00:0001", "IB/RoCE v1", "RoCE v2"
+
+
+def gid(index, address, kind):
+    """A row of the table, IPv4 addresses mapped as the kernel does it."""
+    numbers = [int(part) for part in address.split(".")] if "." in address else []
+    mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*numbers) if numbers else address
+    return Gid(index, mapped, kind)
+
+
+def table(*addresses):
+    """Each address twice, for both versions, as the kernel lists them."""
+    return tuple(gid(n, address, (V1, V2)[n % 2]) for n, address in enumerate(a for a in addresses for _ in range(2)))
+
+
+USUAL = table(LINK, "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("gids", "variables", "version", "index"),
+    [
+        (USUAL, {}, None, 3),
+        (table(LINK, "10.0.0.1", "192.168.1.5"), {}, None, 3),
+        (table(LINK, "10.0.0.1", "192.168.1.5"), {"NCCL_IB_ADDR_RANGE": "192.168.0.0/16"}, None, 5),
+        (table(LINK, "10.0.0.1"), {"NCCL_IB_ADDR_RANGE": "192.168.0.0"}, None, 3),
+        (table(LINK, "10.0.0.1"), {"NCCL_IB_ADDR_RANGE": "fd00::/8"}, None, 3),
+        (table(LINK, "fd00::5"), {}, None, 0),
+        (table(LINK, "fd00::5"), {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, None, 3),
+        (table(LINK), {}, None, 0),
+        (USUAL, {"NCCL_IB_ROCE_VERSION_NUM": "1"}, None, 2),
+        (USUAL, {"NCCL_IB_GID_INDEX": "1"}, (2, 30, 7), 1),
+        (USUAL, {"NCCL_IB_GID_INDEX": "-1"}, (2, 21, 5), 3),
+        (USUAL, {}, (2, 21, 5), 3),
+        (USUAL, {}, (2, 20, 5), 0),
+        ((gid(0, LINK, None), gid(1, "10.0.0.1", None)), {}, None, 1),
+        ((gid(4, "10.0.0.1", V2),), {}, None, 4),
+    ],
+)
+def test_the_gid_that_nccl_walks_to(gids, variables, version, index):
+    port = RdmaPort(1, link_layer="Ethernet", gids=gids)
+    assert nccl.gid_choice(port, env(**variables), version).index == index
+
+
+@pytest.mark.parametrize(
+    "port", [RdmaPort(1, link_layer="InfiniBand", gids=USUAL), RdmaPort(1, link_layer="Ethernet", gids=None)]
+)
+def test_no_gid_is_chosen_on_infiniband_and_without_a_table(port):
+    assert nccl.gid_choice(port, env()) is None
+
+
+def test_what_a_gid_says():
+    row = gid(3, "10.0.0.1", V2)
+    assert (str(nccl.gid_ip(row)), nccl.gid_family(row), nccl.roce_version(row)) == ("10.0.0.1", 4, 2)
+    assert (nccl.is_routable(row), nccl.is_routable(gid(0, LINK, V1)), nccl.is_routable(None)) == (True, False, False)
+    assert nccl.gid_ip(Gid(0, "no address")) is None
