@@ -1,10 +1,11 @@
 """Checks of what the launcher set: do rank, world size and master fit together?"""
 
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Set
 
 from ddp_doctor import nccl
-from ddp_doctor.facts import Gpus, Launch, Network, Torch
-from ddp_doctor.model import Reading, Severity, check
+from ddp_doctor.collect.launch import is_same_name
+from ddp_doctor.facts import Gpus, Launch, Network, Os, Reason, Torch
+from ddp_doctor.model import NotKnown, Reading, Severity, check, known
 from ddp_doctor.policy import Policy
 
 
@@ -179,6 +180,128 @@ def master_is_loopback(launch: Launch, network: Optional[Network] = None) -> Ite
 def _is_local_name(address: str) -> bool:
     name = address.strip("[]").lower()
     return name in ("localhost", "localhost.localdomain", "ip6-localhost") or nccl.is_loopback(name)
+
+
+@check(Severity.ERROR, several_nodes=True)
+def master_is_elsewhere(launch: Launch, network: Network, os: Optional[Os] = None) -> Iterator[Reading]:
+    """This node has rank 0, but the master's address is another machine's.
+
+    Why: the store is opened by rank 0, on its own node. Here nobody connects to it, and there nobody opens it: all ranks wait
+        until they time out. Swapped ranks and the address of another node are the usual causes.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    if _node_number(launch) == 0 and _is_by_hand(launch):
+        here = _is_here(launch, network)
+        if here or (here is False and not _may_stand_for_another(launch, network, os)):
+            yield _meeting(launch, network, here, "rank 0 opens the store on this node, and all look for it elsewhere")
+
+
+@check(Severity.ERROR, several_nodes=True)
+def master_is_this_node(launch: Launch, network: Network) -> Iterator[Reading]:
+    """The master's address is this node's, but its rank is not 0.
+
+    Why: rank 0 opens the store on its own node, where nobody looks for it; here nobody opens it: all ranks wait until they
+        time out. Swapped ranks and the own address given on every node are the usual causes. Two torchrun on one machine,
+        a trial of two nodes, are the exception.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    if _node_number(launch) and _is_by_hand(launch):
+        here = _is_here(launch, network)
+        if here is not None:
+            yield _meeting(launch, network, not here, "all look for the store on this node, which does not open it")
+
+
+@check(Severity.NOTE, several_nodes=True)
+def master_in_doubt(launch: Launch, network: Network, os: Optional[Os] = None) -> Iterator[Reading]:
+    """The node's rank and the master's address seem not to fit together.
+
+    Why: the store is opened by rank 0, on its own node. The master's address may be right although this node does not have it:
+        the public address of a cloud's machine, or a name that stands for a service. So may numbers that a scheduler gave.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    number = _node_number(launch)
+    if number is not None and launch.launcher not in _MEET_BY_THEMSELVES:
+        here = _is_here(launch, network)
+        wrong = here is not None and here != (number == 0)
+        judged = _is_by_hand(launch) and (here or not _may_stand_for_another(launch, network, os))
+        if wrong and not judged:
+            yield _meeting(launch, network, False, "make sure that the master's address leads to rank 0")
+
+
+_MEET_BY_THEMSELVES = ("torchrun", "kubernetes")
+"""Set rank and master together, the latter often as a service's name."""
+_SHARE_THE_NETWORK = ("", "apptainer", "enroot")
+"""Containers that have their machine's addresses and names; "" is none."""
+
+
+def _node_number(launch: Launch) -> Optional[int]:
+    """The node's rank, also of a script that is given RANK 0 alone; None when it is not known."""
+    first = launch.rank == 0 and (launch.sources or {}).get("rank") == "RANK"
+    return launch.node_rank if launch.node_rank is not None else 0 if first else None
+
+
+def _is_by_hand(launch: Launch) -> bool:
+    """Were the node's rank and the master named by a person, by options or by variables that no launcher sets?"""
+    sources = launch.sources or {}
+    said = (sources.get("node_rank", sources.get("rank", "")), sources.get("master_addr", ""))
+    free = launch.launcher not in _MEET_BY_THEMSELVES
+    return all(name.startswith("--") or (free and name in ("NODE_RANK", "RANK", "MASTER_ADDR")) for name in said)
+
+
+def _is_here(launch: Launch, network: Network) -> Optional[bool]:
+    """Is the master's address this node's? None where it is nobody's in particular (none, loopback)."""
+    if not launch.master_addr or _is_local_name(launch.master_addr):
+        return None
+    if nccl.ip_of(launch.master_addr) is None and is_same_name(launch.master_addr, network.hostname or ""):
+        return True
+    addresses = _master_addresses(launch, network)
+    if all(address.is_loopback for address in addresses):
+        return None
+    route = network.master_route
+    return (route is not None and route.interface == "lo") or bool(addresses & _own_addresses(network))
+
+
+def _master_addresses(launch: Launch, network: Network) -> Set[nccl.Ip]:
+    """What the master's name resolves to. NotKnown when it does not: network/master-name-unresolved judges that."""
+    ip = nccl.ip_of(launch.master_addr or "")
+    names = () if ip else known(network.master_name, network, "master_name").addresses
+    found = {ip} if ip else set(filter(None, map(nccl.ip_of, names)))
+    if not found:
+        raise NotKnown(Reason("unresolved", f"{launch.master_addr} does not resolve"))
+    return found
+
+
+def _own_addresses(network: Network) -> Set[nccl.Ip]:
+    found = (
+        nccl.ip_of(address.ip)
+        for interface in known(network.interfaces, network, "interfaces")
+        for address in known(interface.addresses, interface, "addresses")
+    )
+    return set(filter(None, found))
+
+
+def _may_stand_for_another(launch: Launch, network: Network, os: Optional[Os]) -> bool:
+    """Is it an address that may lead to this node although no interface has it, by translation or as a service's?"""
+    kind = (os.container or "") if os is not None else ""
+    by_name = nccl.ip_of(launch.master_addr or "") is None
+    service = kind == "kubernetes" or (by_name and kind not in _SHARE_THE_NETWORK)
+    public = any(address.is_global for address in _master_addresses(launch, network))
+    return service or (public and not any(address.is_global for address in _own_addresses(network)))
+
+
+def _meeting(launch: Launch, network: Network, ok: bool, message: str) -> Reading:
+    """A reading of the node's rank beside the master's address and the node's own."""
+    number = _node_number(launch)
+    usable = (i for i in network.interfaces or () if nccl.reaches_others(i))
+    own = [a.ip for i in usable for a in i.addresses or () if not nccl.is_link_local(a.ip)]
+    resolved = network.master_name.addresses if network.master_name else ()
+    also = f" ({', '.join(resolved)})" if resolved and resolved != (launch.master_addr,) else ""
+    return Reading(
+        ok=ok,
+        measured=f"node rank {number}, master {launch.master_addr}{also}, this node has {', '.join(own) or 'no address'}",
+        expected="an address of this node, which has rank 0" if number == 0 else "the address of the node with rank 0",
+        message=message,
+    )
 
 
 @check(Severity.ERROR, several_nodes=True)

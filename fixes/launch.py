@@ -91,6 +91,32 @@ def master_is_loopback(
     yield from _name_master(launch, network, env, torch)
 
 
+def master_is_elsewhere(
+    launch: Launch, network: Optional[Network] = None, env: Optional[Env] = None, torch: Optional[Torch] = None
+) -> Iterator[Remedy]:
+    """This node's address, or another rank here."""
+    yield from _name_master(launch, network, env, torch)
+    last = (launch.nnodes or 2) - 1
+    others = "1" if last == 1 else f"one from 1 to {last}"
+    text = f"Give the node with {launch.master_addr} --node-rank 0, and this one {others}."
+    yield Remedy(
+        f"If {launch.master_addr} is the first node, number the nodes so", (say(text, scope="this job", see=TORCHRUN),)
+    )
+
+
+def master_is_this_node(launch: Launch) -> Iterator[Remedy]:
+    """Rank 0 here, or the address of the node that has it."""
+    text = f"Give this node --node-rank 0, and {launch.node_rank} to the node that had 0."
+    yield Remedy("If this is the first node, number the nodes so", (say(text, scope="this job", see=TORCHRUN),))
+    text = "On every node: --master-addr with the address of the node whose rank is 0."
+    yield Remedy("Name the node with rank 0", (say(text, scope="this job", see=TORCHRUN),))
+
+
+def master_in_doubt(launch: Launch, network: Optional[Network] = None) -> Iterator[Remedy]:
+    """As for the fault that it may be."""
+    yield from master_is_this_node(launch) if launch.node_rank else master_is_elsewhere(launch, network)
+
+
 def master_unset(
     launch: Launch, network: Optional[Network] = None, env: Optional[Env] = None, torch: Optional[Torch] = None
 ) -> Iterator[Remedy]:

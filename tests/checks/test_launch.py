@@ -1,7 +1,7 @@
 """Checks of what the launcher set."""
 
 import pytest
-from ddp_doctor.facts import Gpu, Gpus, Launch, Network, Resolved, Torch
+from ddp_doctor.facts import Address, Gpu, Gpus, Interface, Launch, Network, Os, Reason, Resolved, Route, Torch
 from ddp_doctor.policy import Policy
 from judging import judged, outcome, remedy_text
 
@@ -101,6 +101,101 @@ def resolved(*addresses):
 )
 def test_several_nodes_cannot_meet_on_loopback(policy, launch, network, found):
     assert outcome("launch/master-is-loopback", policy, launch=launch, network=network) == found
+
+
+OPTIONS = {"node_rank": "--node-rank", "master_addr": "--master-addr"}
+BY_HAND = {"node_rank": "NODE_RANK", "master_addr": "MASTER_ADDR"}
+RANK_BY_HAND = {"rank": "RANK", "master_addr": "MASTER_ADDR"}
+BY_TORCHRUN = {"node_rank": "GROUP_RANK", "rank": "RANK", "master_addr": "MASTER_ADDR"}
+BY_SLURM = {"node_rank": "SLURM_NODEID", "master_addr": "MASTER_ADDR"}
+
+
+def told(node_rank, master_addr, sources=OPTIONS, **more):
+    return Launch(node_rank=node_rank, master_addr=master_addr, sources=sources, **more)
+
+
+def at(*own, hostname="node0", resolves=None, **more):
+    """The network of a node with these addresses, on which the master's name resolves so."""
+    name = None if resolves is None else Resolved("m", resolves)
+    lo = Interface("lo", kind="loopback", addresses=(Address("127.0.0.1", 8, "ipv4", "host"),))
+    addresses = tuple(Address(ip, 64 if ":" in ip else 24, "ipv6" if ":" in ip else "ipv4", "global") for ip in own)
+    eth0 = Interface("eth0", kind="physical", addresses=addresses, up=True, running=True)
+    return Network(hostname=hostname, interfaces=(lo, eth0), master_name=name, **more)
+
+
+HERE = at("192.0.2.2")
+DOCKER, POD, APPTAINER = Os(container="docker"), Os(container="kubernetes"), Os(container="apptainer")
+UNASKED = at("192.0.2.2", unread={"master_name": Reason("not-asked", "profile quick asks no name server")})
+
+
+@pytest.mark.parametrize(
+    ("launch", "network", "os", "elsewhere", "here", "doubt"),
+    [
+        # what a person said, and the node contradicts
+        (told(0, "10.0.0.1"), HERE, None, "failed", "skipped", "skipped"),
+        (told(0, "10.0.0.1", BY_HAND), HERE, None, "failed", "skipped", "skipped"),
+        (told(None, "10.0.0.1", RANK_BY_HAND, rank=0), HERE, None, "failed", "skipped", "skipped"),
+        (told(0, "gpu7"), at("192.0.2.2", resolves=("10.0.0.1",)), None, "failed", "skipped", "skipped"),
+        (told(0, "2001:db8::1"), at("2001:db8::2"), None, "failed", "skipped", "skipped"),
+        (told(0, "10.0.0.1"), HERE, DOCKER, "failed", "skipped", "skipped"),
+        (told(0, "gpu7"), at("192.0.2.2", resolves=("10.0.0.1",)), APPTAINER, "failed", "skipped", "skipped"),
+        (told(1, "192.0.2.2"), HERE, None, "skipped", "failed", "skipped"),
+        (told(1, "192.0.2.2", BY_HAND), HERE, None, "skipped", "failed", "skipped"),
+        (told(1, "node0.cluster"), at("192.0.2.2", resolves=("127.0.1.1",)), None, "skipped", "failed", "skipped"),
+        (
+            told(1, "192.0.2.9"),
+            at("192.0.2.2", master_route=Route("-", interface="lo")),
+            None,
+            "skipped",
+            "failed",
+            "skipped",
+        ),
+        # what fits together
+        (told(0, "192.0.2.2"), HERE, None, "passed", "skipped", "skipped"),
+        (told(0, "node0"), at("192.0.2.2", resolves=("127.0.1.1",)), None, "passed", "skipped", "skipped"),
+        (told(0, "m"), at("192.0.2.2", "10.9.0.2", resolves=("10.9.0.2",)), None, "passed", "skipped", "skipped"),
+        (told(1, "10.0.0.1"), HERE, None, "skipped", "passed", "skipped"),
+        # what may be right: translated addresses, services, a scheduler's numbers
+        (told(0, "8.8.8.8"), HERE, None, "skipped", "skipped", "failed"),
+        (told(0, "m"), at("172.18.0.3", resolves=("172.18.0.2",)), DOCKER, "skipped", "skipped", "failed"),
+        (told(0, "10.96.0.9"), HERE, POD, "skipped", "skipped", "failed"),
+        (told(0, "10.0.0.1", BY_SLURM, launcher="slurm"), HERE, None, "skipped", "skipped", "failed"),
+        (told(1, "192.0.2.2", BY_SLURM, launcher="slurm"), HERE, None, "skipped", "skipped", "failed"),
+        # what launchers set together
+        (told(0, "10.0.0.1", BY_TORCHRUN, rank=0, launcher="torchrun"), HERE, None, "skipped", "skipped", "skipped"),
+        (told(1, "192.0.2.2", BY_TORCHRUN, rank=8, launcher="torchrun"), HERE, None, "skipped", "skipped", "skipped"),
+        (told(0, "10.96.0.9", RANK_BY_HAND, rank=0, launcher="kubernetes"), HERE, POD, "skipped", "skipped", "skipped"),
+        # what other checks judge, and what is not known
+        (told(1, "127.0.0.1"), HERE, None, "skipped", "skipped", "skipped"),
+        (told(1, "m"), at("192.0.2.2", resolves=("127.0.1.1",)), None, "skipped", "skipped", "skipped"),
+        (told(0, "nosuch"), at("192.0.2.2", resolves=()), None, "skipped", "skipped", "skipped"),
+        (told(0, "gpu7"), UNASKED, None, "skipped", "skipped", "skipped"),
+        (told(0, None), HERE, None, "skipped", "skipped", "skipped"),
+        (told(None, "10.0.0.1"), HERE, None, "skipped", "skipped", "skipped"),
+        (Launch(node_rank=0, master_addr="10.0.0.1"), Network(), None, "skipped", "skipped", "skipped"),
+    ],
+)
+def test_the_masters_address_and_the_nodes_rank_fit_together(launch, network, os, elsewhere, here, doubt):
+    facts = {"launch": launch, "network": network, "os": os}
+    assert outcome("launch/master-is-elsewhere", TWO, **facts) == elsewhere
+    assert outcome("launch/master-is-this-node", TWO, **facts) == here
+    assert outcome("launch/master-in-doubt", TWO, **facts) == doubt
+
+
+def test_swapped_ranks_are_told_with_both_addresses_and_both_ways_out():
+    (verdict,) = judged("launch/master-is-elsewhere", TWO, launch=told(0, "10.0.0.1", nnodes=2), network=HERE)
+    assert verdict.severity.value == "error"
+    assert verdict.measured == "node rank 0, master 10.0.0.1, this node has 192.0.2.2"
+    assert "--master-addr 192.0.2.2" in remedy_text(verdict)
+    assert "Give the node with 10.0.0.1 --node-rank 0, and this one 1." in remedy_text(verdict)
+    (verdict,) = judged("launch/master-is-this-node", TWO, launch=told(1, "192.0.2.2"), network=HERE)
+    assert "Give this node --node-rank 0, and 1 to the node that had 0." in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(("nnodes", "found"), [(1, "skipped"), (None, "failed")])
+def test_a_master_elsewhere_matters_to_several_nodes(nnodes, found):
+    (verdict,) = judged("launch/master-is-elsewhere", Policy(nnodes=nnodes), launch=told(0, "10.0.0.1"), network=HERE)
+    assert (verdict.outcome.value, verdict.severity.value) == (found, "note" if nnodes is None else "error")
 
 
 ENV = {"rank": "RANK", "world_size": "WORLD_SIZE"}
