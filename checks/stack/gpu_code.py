@@ -22,7 +22,7 @@ def no_code_for_gpu(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterat
     for gpu, how, codes in _code(torch, gpus, os):
         yield Reading(
             ok=how != "",
-            subject=label(gpu),
+            subject=gpu.name or label(gpu),
             measured=f"compute capability {gpu.compute_capability}, torch {torch.version} has {_listed(codes)}",
             expected=f"code for {gpu.compute_capability}",
             message=f"torch {torch.version} has {codes.probably}no code for {gpu.name or label(gpu)} ({gpu.compute_capability})",
@@ -42,7 +42,7 @@ def code_compiled_at_start(torch: Torch, gpus: Gpus, os: Optional[Os] = None) ->
         if how:
             yield Reading(
                 ok=how == "binary",
-                subject=label(gpu),
+                subject=gpu.name or label(gpu),
                 measured=f"compute capability {gpu.compute_capability}, torch {torch.version} has {_listed(codes)}",
                 expected=f"machine code for {gpu.compute_capability}",
                 message=f"the driver compiles torch {torch.version} for {gpu.name or label(gpu)} at its first start",
@@ -63,7 +63,7 @@ def driver_too_old_to_compile(torch: Torch, gpus: Gpus, os: Optional[Os] = None)
             supported = known(gpus.cuda, gpus, "cuda")
             yield Reading(
                 ok=at_least(supported, minor(torch.cuda or "")),
-                subject=label(gpu),
+                subject=gpu.name or label(gpu),
                 measured=f"the driver supports CUDA {supported}, the PTX is of CUDA {torch.cuda}",
                 expected=f"a driver for CUDA {minor(torch.cuda or '')}",
                 message=f"driver {gpus.driver} cannot compile torch {torch.version} for {gpu.name or label(gpu)}",
@@ -82,7 +82,7 @@ class _Codes(NamedTuple):
 
 
 def _code(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Iterator[Tuple[Gpu, str, _Codes]]:
-    """(GPU, how torch runs on it, codes of this torch) for each GPU to work with.
+    """(GPU, how torch runs on it, codes of this torch) for one GPU of each kind to work with.
 
     Not on a Jetson: code for 8.0 does not run on its 8.7 (programming guide: desktop and Tegra are not compatible).
     """
@@ -90,7 +90,8 @@ def _code(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Iterator[Tuple[Gpu, str
     if not torch.cuda or not torch.installed or not working or is_jetson(os):
         return
     codes = _codes(torch, os)
-    for gpu in without_display_cards(working)[0]:
+    unlike = {(gpu.name, gpu.compute_capability): gpu for gpu in reversed(without_display_cards(working)[0])}
+    for gpu in reversed(list(unlike.values())):
         yield gpu, _how(gpu.compute_capability or "", codes), codes
 
 

@@ -507,6 +507,19 @@ def test_a_cuda_error_is_decoded_and_has_a_way_out(text, code, visible, kind):
     assert "Triggered" not in verdict.measured
 
 
+CODES = {
+    2: "memory", 3: "fork", 34: "stub", 35: "driver", 36: "driver", 46: "busy", 100: "no-device", 101: "ordinal",
+    304: "rights", 802: "fabric", 803: "mismatch", 804: "compat", 805: "mps", 807: "mps", 999: "unknown",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_of_cuda_s_start_is_decoded(code):
+    assert decode.cuda_failure(None, None, code).kind == CODES[code]
+    assert decode.cuda_failure(f"Unexpected error from cudaGetDeviceCount(). Error {code}: x", None).kind == CODES[code]
+    assert decode.cuda_failure(f"something (Triggered internally at CUDAFunctions.cpp:{code}.)", None).kind == "other"
+
+
 def test_the_driver_version_that_cuda_tells_is_read():
     said = "The NVIDIA driver on your system is too old (found version 11040)."
     assert decode.cuda_failure(said, None).says == "the driver supports CUDA 11.4 at most"
