@@ -267,7 +267,7 @@ def fewer_than_expected(gpus: Gpus, policy: Policy) -> Iterator[Reading]:
         ok=working >= expected,
         measured=plural(working, "GPU") + (f", and {found - working} that does not answer" if found > working else ""),
         expected=f"at least {plural(expected, 'GPU')}",
-        message=f"{plural(expected - working, 'GPU')} fewer than this node must have",
+        message=f"{working} of {plural(expected, 'GPU')} that this node must have",
     )
 
 
