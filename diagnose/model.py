@@ -142,7 +142,11 @@ class Waived:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check came to for one subject on one node."""
+    """What one check came to for one subject on one node.
+
+    severity: how bad a failure of the check is, whatever the outcome: of a passed or skipped verdict it says how bad it would
+    have been. Only ``failed`` without ``waived`` counts. message, why and fixes are empty unless it failed.
+    """
 
     check: str
     node: str

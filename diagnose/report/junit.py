@@ -32,6 +32,8 @@ def render(report: Report, options: Options) -> str:
 
 def _suite(node: Node, verdicts: List[Verdict], options: Options) -> xml.Element:
     suite = xml.Element("testsuite", name=escape.xml(node.name or "all nodes"))
+    if node.name:
+        suite.set("hostname", escape.xml(node.name))
     moment = header.moment(node.collected_at) if node.collected_at is not None else None
     if moment:
         suite.set("timestamp", moment.strftime("%Y-%m-%dT%H:%M:%S"))

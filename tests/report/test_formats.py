@@ -78,6 +78,11 @@ def test_json_has_no_nan(report):
     assert plain["nodes"][0]["duration_s"] is None
 
 
+def test_the_schema_says_what_severity_means_of_a_check_that_passed():
+    (verdict,) = [made for name, made in json_format.schema()["$defs"].items() if name == "Verdict"]
+    assert "of a passed or skipped verdict" in verdict["description"]
+
+
 def test_the_schema_is_that_of_the_types(golden):
     golden(json.dumps(json_format.schema(), indent=2, sort_keys=True) + "\n", str(SCHEMA))
 
@@ -123,6 +128,10 @@ def test_junit_says_measured_expected_and_the_waiver(report):
     text = reports.render("junit", report)
     assert "measured: memlock 64 KiB of this shell" in text
     assert "waived until 2030-01-31: shared login node" in text
+
+
+def test_junit_names_the_host_of_each_suite(fleet):
+    assert [suite.hostname for suite in suites(fleet)] == ["n1", "n2", "n3"]
 
 
 def test_an_unreachable_node_is_an_error_in_junit(fleet):
