@@ -174,12 +174,17 @@ BOOLEAN_WORDS = ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false")
 """What torch takes for a boolean, in any case; anything else raises (torch/csrc/distributed/c10d/Utils.hpp, getCvarBool)."""
 
 
+def is_number_of_nccl(setting: Setting) -> bool:
+    """Does NCCL or a plug-in of its family read it as an integer?"""
+    return setting.kind in ("int", "bool") and setting.library.startswith("nccl")
+
+
 def misread(setting: Setting, text: str) -> str:
     """What NCCL makes of a text that is not the number it seems to be: "0" of "true"; "" where nothing goes wrong.
 
     NCCL reads integers by strtoll with base 0 and takes what it understands of the beginning (src/misc/param.cc).
     """
-    if setting.kind not in ("int", "bool") or not setting.library.startswith("nccl") or not text.strip():
+    if not is_number_of_nccl(setting) or not text.strip():
         return ""
     value = nccl.integer(text)
     meant = text.strip().lstrip("+")
@@ -187,15 +192,21 @@ def misread(setting: Setting, text: str) -> str:
     return str(value) if octal or not _STRTOLL.fullmatch(text) else ""
 
 
+def can_raise(setting: Setting) -> bool:
+    """Does torch refuse some values of it with an exception?"""
+    typed = setting.kind in ("bool-words", "int") or setting.name == "TORCH_DISTRIBUTED_DEBUG"
+    return setting.library == "pytorch-c10d" and typed
+
+
 def raises(setting: Setting, text: str) -> bool:
     """Will torch refuse this value with an exception?"""
-    if setting.library != "pytorch-c10d" or setting.renamed_to == "TORCH_FR_DUMP_TEMP_FILE":
+    if not can_raise(setting):
         return False
     if setting.kind == "bool-words":
         return text.lower() not in BOOLEAN_WORDS
     if setting.kind == "int":
         return _STOI.fullmatch(text) is None
-    return setting.name == "TORCH_DISTRIBUTED_DEBUG" and text.upper() not in setting.allowed
+    return text.upper() not in setting.allowed
 
 
 def is_allowed(setting: Setting, text: str) -> bool:

@@ -71,10 +71,10 @@ def faults_or_pass(looked_at: Iterable[Variable], faults: Iterable[Optional[Read
         yield Reading(ok=True, measured=", ".join(names[:6]) + more)
 
 
-def in_table(env: Env, fault: Fault) -> Iterator[Reading]:
-    """Readings of all variables that the table knows."""
+def in_table(env: Env, concerns: Callable[[Setting], bool], fault: Fault) -> Iterator[Reading]:
+    """Readings of the variables that the table knows and that the check is about."""
     pairs = [(variable, variables.find(variable.name)) for variable in all_of(env)]
-    known_ones = [(variable, setting) for variable, setting in pairs if setting is not None]
+    known_ones = [(variable, setting) for variable, setting in pairs if setting is not None and concerns(setting)]
     yield from faults_or_pass((v for v, _ in known_ones), (fault(v, s) for v, s in known_ones))
 
 

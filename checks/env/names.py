@@ -41,7 +41,7 @@ def name_nobody_reads(env: Env) -> Iterator[Reading]:
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, _has_releases, fault)
 
 
 @check(Severity.WARNING)
@@ -101,6 +101,11 @@ def _similar(name: str) -> str:
     return f"; the most similar known name is {found[0]}" if found else ""
 
 
+def _has_releases(setting: Setting) -> bool:
+    """Is it of NCCL, torch.distributed, Gloo or a plug-in, of which we know who read it when, or that nobody did?"""
+    return setting.library.startswith(("nccl", "pytorch", "gloo", "aws", "ucx")) or setting.library == "none"
+
+
 @check(Severity.NOTE)
 def name_newer_than_library(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A variable is set that the installed NCCL or torch does not read yet.
@@ -126,7 +131,7 @@ def name_newer_than_library(env: Env, torch: Optional[Torch] = None) -> Iterator
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, _has_releases, fault)
 
 
 @check(Severity.NOTE)
@@ -153,7 +158,7 @@ def name_no_longer_read(env: Env, torch: Optional[Torch] = None) -> Iterator[Rea
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, _has_releases, fault)
 
 
 @check(Severity.NOTE)
@@ -182,7 +187,7 @@ def name_deprecated(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, _has_releases, fault)
 
 
 # --------------------------------------------------------------------------- libfabric

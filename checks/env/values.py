@@ -50,7 +50,7 @@ def value_not_a_number(env: Env) -> Iterator[Reading]:
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, variables.is_number_of_nccl, fault)
 
 
 @check(Severity.WARNING)
@@ -63,8 +63,7 @@ def value_not_allowed(env: Env, torch: Optional[Torch] = None) -> Iterator[Readi
     """
 
     def fault(variable: Variable, setting: Setting) -> Optional[Reading]:
-        judged = setting.library.startswith("nccl") or setting.library in ("aws-ofi-nccl", "cuda", "gloo", "none")
-        if not judged or setting.name in IB_TIMERS or variables.is_allowed(setting, variable.value):
+        if variables.is_allowed(setting, variable.value):
             return None
         default = variables.default(setting, variables.reader(setting, torch)[1])
         return Reading(
@@ -76,7 +75,13 @@ def value_not_allowed(env: Env, torch: Optional[Torch] = None) -> Iterator[Readi
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, _is_bounded, fault)
+
+
+def _is_bounded(setting: Setting) -> bool:
+    """Is it one of NCCL's, a plug-in's, CUDA's or Gloo's with a list of values, and no check of its own?"""
+    judged = setting.library.startswith("nccl") or setting.library in ("aws-ofi-nccl", "cuda", "gloo")
+    return judged and bool(setting.allowed) and setting.kind != "list" and setting.name not in IB_TIMERS
 
 
 @check(Severity.ERROR)
@@ -102,7 +107,7 @@ def torch_refuses_value(env: Env) -> Iterator[Reading]:
             source=setting.source,
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, variables.can_raise, fault)
 
 
 @check(Severity.ERROR)
@@ -267,7 +272,7 @@ def old_and_new_name_differ(env: Env) -> Iterator[Reading]:
             message=f"{variable.name} and {new.name}, which is its new name, say different things",
         )
 
-    yield from in_table(env, fault)
+    yield from in_table(env, lambda setting: bool(setting.renamed_to), fault)
 
 
 # --------------------------------------------------------------------------- values without effect
