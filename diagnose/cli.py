@@ -112,7 +112,7 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _asking = _options(
     click.option("--profile", type=click.Choice(["quick", "standard", "deep"]), default="standard", show_default=True,
-                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also samples."),
+                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: the same as standard so far."),
     click.option("--python", metavar="PATH", help="Interpreter whose torch is examined (default: $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH if it has torch, else our own)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job."),
     click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This node's rank; 0 is the master."),
@@ -121,7 +121,7 @@ _asking = _options(
     click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of the master (default: $MASTER_PORT)."),
     click.option("--launcher", type=click.Choice(["torchrun", "slurm", "ssh", "mpirun", "deepspeed", "kubernetes"]), help="What starts the ranks."),
     click.option("--peers", multiple=True, metavar="NODES", help="Nodes to which an ssh login without a password is tried: gpu[01-04] or a,b."),
-    click.option("--reach", multiple=True, metavar="HOST:PORT", help="Further TCP ports to try from here."),
+    click.option("--reach", multiple=True, metavar="HOST:PORT", help="A further TCP port that must answer from here. Repeatable."),
     click.option("--deadline", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Report what is known by then."),
 )  # fmt: skip
 
@@ -131,7 +131,7 @@ _judging = _options(
     click.option("--fail-on", type=click.Choice(["note", "warning", "error"]), help="Lowest severity that makes the exit status 1 (default: error)."),
     click.option("--config", metavar="FILE", help="Configuration (default: ddp-doctor.toml or pyproject.toml here, else /etc/ddp-doctor.toml)."),
     click.option("--expect-gpus", type=click.IntRange(0), metavar="N", help="This node must show N GPUs."),
-    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read: gpus,rdma,torch."),
+    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins."),
     click.option("--scope", type=click.Choice(["node", "job", "user"]), help="Whose readiness is judged; a prolog or health check as root judges the node (default: user)."),
     click.option("--as-of", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Judge waivers as of this day."),
 )  # fmt: skip

@@ -254,6 +254,12 @@ def test_version_and_help():
     assert "Find what would make a PyTorch distributed job fail" in doctor("--help").stdout
 
 
+def test_the_help_names_every_section_that_can_be_required():
+    told = " ".join(doctor("run", "--help").stdout.split())
+    listed = re.search(r"comma-separated, out of: ([^.]*)\.", told)
+    assert listed and tuple(listed.group(1).split(", ")) == SECTIONS
+
+
 def test_checks_are_listed_and_explained():
     listed = doctor("checks").stdout
     ids = re.findall(r"^ *([a-z]+/[a-z0-9-]+)", listed, re.MULTILINE)
