@@ -65,6 +65,7 @@ def is_judged(name: str) -> bool:
     return bool(FAMILIES.fullmatch(name) or closest(name))
 
 
+@lru_cache(maxsize=1024)
 def closest(name: str) -> str:
     """The real name that this one was probably meant to be, or "". Another CCL's family is no slip: RCCL, HCCL, MCCL."""
     foreign = re.match(r"(?!NCCL_)[A-Z]*CCL_", name)
