@@ -68,11 +68,24 @@ def find(explicit: Optional[str], cwd: Optional[str]) -> Optional[str]:
     """The file to use: --config, else the working directory's, else the system's. Root takes only files that are its own."""
     if explicit is not None:
         return explicit
-    here = [os.path.join(cwd, name) for name in ("ddp-doctor.toml", "pyproject.toml")] if cwd else []
-    for path in here:
-        if os.path.isfile(path) and _may_use(path) and (path == here[0] or _section(path)):
-            return path
+    for path in filter(_may_use, _here(cwd)):
+        return path
     return SYSTEM_FILE if os.path.isfile(SYSTEM_FILE) else None
+
+
+def passed_over(explicit: Optional[str], cwd: Optional[str]) -> List[str]:
+    """Sentences about files of the working directory that would have been used by anybody but root."""
+    distrusted = [path for path in _here(cwd) if not _may_use(path)] if explicit is None else []
+    return [
+        f"{path} is not used: root takes only a file that root owns and nobody else can write" for path in distrusted
+    ]
+
+
+def _here(cwd: Optional[str]) -> List[str]:
+    """Configuration files in the working directory, the first that counts first."""
+    own, shared = (os.path.join(cwd or "", name) for name in ("ddp-doctor.toml", "pyproject.toml"))
+    candidates = [own] if cwd and os.path.isfile(own) else []
+    return candidates + ([shared] if cwd and os.path.isfile(shared) and _section(shared) else [])
 
 
 def _may_use(path: str) -> bool:

@@ -182,7 +182,10 @@ def _entry_points(group: str) -> List[Any]:
 
     found: Any = metadata.entry_points()
     points = found.select(group=group) if hasattr(found, "select") else found.get(group, ())
-    return sorted(points, key=lambda point: str(point.name))
+    distinct = {
+        (point.name, point.value): point for point in points
+    }  # before Python 3.10 a distribution may be found twice
+    return [distinct[key] for key in sorted(distinct)]
 
 
 def select(registry: Registry, chosen: Iterable[str] = (), ignored: Iterable[str] = ()) -> List[Check]:

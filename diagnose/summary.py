@@ -61,8 +61,9 @@ def _headline(
     if errors:
         yield f"Not ready: {plural(things, 'thing')} to fix{_on(errors, nodes, verdicts)}."
     elif exit_status == 1:
-        found = plural(len(warnings), "warning") if warnings else "notes that count"
-        yield f"Not ready: {found} to look at, as you chose what fails."
+        notes = _failed(verdicts, Severity.NOTE)
+        found = plural(len(warnings), "warning") if warnings else plural(len(notes), "note")
+        yield f"Not ready: {found} to look at, which you chose to count as failures."
     elif exit_status:
         yield f"Cannot tell: {_doubt(nodes, verdicts)}."
     elif not any(v.outcome in (Outcome.PASSED, Outcome.FAILED) for v in verdicts):

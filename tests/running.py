@@ -12,7 +12,7 @@ READY = str(NODES / "h100-infiniband" / "facts.json")
 """Facts without a fault."""
 NOTES = str(NODES / "laptop" / "facts.json")
 """Facts with a note and nothing worse."""
-WARNED = str(NODES / "wsl2" / "facts.json")
+WARNED = str(NODES / "memlock-8gib" / "facts.json")
 """Facts with a warning and nothing worse."""
 FAULTY = str(NODES / "container-defaults" / "facts.json")
 """Facts with errors."""

@@ -119,3 +119,6 @@ def test_root_takes_no_configuration_that_others_could_have_written(tmp_path, ui
     os.chmod(path, mode)
     os.chown(path, uid, -1)
     assert config.find(None, str(tmp_path)) in (None, config.SYSTEM_FILE)
+    (remark,) = config.passed_over(None, str(tmp_path))
+    assert remark.startswith(f"{path} is not used")
+    assert config.passed_over("given.toml", str(tmp_path)) == []

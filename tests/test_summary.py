@@ -91,7 +91,11 @@ def headline(verdicts, status, nodes=None, **policy):
         ([verdict(FAILED), verdict(FAILED, check="os/x")], 1, f"Not ready: 2 things to fix. {WIRE}"),
         ([verdict(FAILED), verdict(BROKEN, check="os/x")], 1, f"Not ready: 1 thing to fix. {WIRE}"),
         ([verdict(FAILED, Severity.WARNING)], 0, f"Ready, with 1 warning. {WIRE}"),
-        ([verdict(FAILED, Severity.WARNING)], 1, f"Not ready: 1 warning to look at, as you chose what fails. {WIRE}"),
+        (
+            [verdict(FAILED, Severity.WARNING)],
+            1,
+            f"Not ready: 1 warning to look at, which you chose to count as failures. {WIRE}",
+        ),
         ([verdict(FAILED, waived=Waived("known"))], 0, f"Ready. {WIRE}"),
         ([verdict(FAILED, Severity.NOTE)], 0, f"Ready. {WIRE}"),
         ([verdict(PASSED), verdict(BROKEN, check="os/x")], 3, f"Cannot tell: 1 check broke (os/x). {WIRE}"),

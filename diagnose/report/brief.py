@@ -5,7 +5,6 @@ from typing import List
 from ddp_doctor import escape
 from ddp_doctor.model import Outcome, Report, Severity
 from ddp_doctor.report import Options
-from ddp_doctor.report import _findings as findings
 
 WIDTH = 80
 """Schedulers cut a node's reason field; the issue asks for at most 80 characters."""
@@ -22,16 +21,24 @@ def render(report: Report, options: Options) -> str:
 
 
 def _what(report: Report) -> str:
-    """The worst check and how many more there are; else what could not be told."""
-    counting = [v for v in report.verdicts if v.counts and v.severity is not Severity.NOTE]
+    """What could not be told, where that keeps from a verdict; else the worst check and how many more there are."""
+    if report.summary.exit_status == 3:
+        return _doubt(report)
+    failed = [v for v in report.verdicts if v.counts]
+    worse = [v for v in failed if v.severity is not Severity.NOTE]
+    counting = worse or (failed if report.summary.exit_status else [])
     worst_first = dict.fromkeys(v.check for v in sorted(counting, key=lambda v: (-v.severity.rank, v.check)))
-    if counting:
-        return _and_more(list(worst_first))
+    return _and_more(list(worst_first)) if counting else ""
+
+
+def _doubt(report: Report) -> str:
+    """Nodes that were not reached, else checks that are broken (of a plug-in that was not loaded: its name)."""
     unreachable = [node.name for node in report.nodes if node.status != "examined"]
-    broken = findings.checks(f for f in findings.folded(report.verdicts) if f.verdict.outcome is Outcome.BROKEN)
     if unreachable:
         return f"unreachable {_and_more(unreachable)}"
-    return f"broken {_and_more(broken)}" if broken else ""
+    broken = [v for v in report.verdicts if v.outcome is Outcome.BROKEN]
+    names = list(dict.fromkeys(v.subject if v.check == "plugin/not-loaded" else v.check for v in broken))
+    return f"broken {_and_more(names)}" if names else ""
 
 
 def _and_more(names: List[str]) -> str:
