@@ -10,10 +10,23 @@ from ddp_doctor.model import Outcome, Remedy, Report, Step, Verdict
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict without its node, and the nodes that have it."""
+    """A verdict without its node, and the nodes that have it; where other subjects have the same, also all of these."""
 
     verdict: Verdict
     nodes: Tuple[str, ...]
+    subjects: Tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What was looked at: "gpu01, gpu02"; empty for the node itself."""
+        return ", ".join(self.subjects) or self.verdict.subject
+
+    @property
+    def shown(self) -> str:
+        """Whose words the verdict has, where it stands for several subjects and names one."""
+        verdict = self.verdict
+        named = verdict.subject in repr((verdict.measured, verdict.message, verdict.fixes))
+        return f"as for {verdict.subject}, the others are alike" if len(self.subjects) > 1 and named else ""
 
     @property
     def area(self) -> str:
@@ -37,6 +50,16 @@ def folded(verdicts: Iterable[Verdict]) -> List[Finding]:
     return [Finding(verdict, tuple(names)) for verdict, names in nodes.items()]
 
 
+def over_subjects(findings: Iterable[Finding]) -> List[Finding]:
+    """Findings that differ only in the subject, wherever it is named, become one in the words of the first."""
+    alike: Dict[Tuple[str, Tuple[str, ...]], List[Finding]] = {}
+    for finding in findings:
+        subject = finding.verdict.subject
+        words = repr(replace(finding.verdict, subject="")).replace(subject, "\0") if subject else repr(finding.verdict)
+        alike.setdefault((words, finding.nodes), []).append(finding)
+    return [replace(group[0], subjects=tuple(f.verdict.subject for f in group)) for group in alike.values()]
+
+
 def _badness(finding: Finding) -> int:
     """Low is bad: ERROR 0, WARNING 1, NOTE 2, waived 3."""
     return 3 if finding.verdict.waived else 2 - finding.verdict.severity.rank
@@ -45,9 +68,9 @@ def _badness(finding: Finding) -> int:
 def faults_by_area(findings: Iterable[Finding]) -> Dict[str, List[Finding]]:
     """Failed findings by area: the area with the worst first, in each the worst first, else by name."""
     areas: Dict[str, List[Finding]] = {}
-    for finding in sorted(findings, key=lambda f: (_badness(f), f.verdict.check)):
-        if finding.verdict.outcome is Outcome.FAILED:
-            areas.setdefault(finding.area, []).append(finding)
+    faults = over_subjects(of_outcome(findings, Outcome.FAILED))
+    for finding in sorted(faults, key=lambda f: (_badness(f), f.verdict.check)):
+        areas.setdefault(finding.area, []).append(finding)
     return areas
 
 

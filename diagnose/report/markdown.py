@@ -57,7 +57,7 @@ def _overview(faults: Sequence[Finding], report: Report) -> Iterator[str]:
 
 
 def _place(finding: Finding, report: Report) -> str:
-    return "; ".join(filter(None, (finding.verdict.subject, findings.where(finding, report))))
+    return "; ".join(filter(None, (finding.subject, findings.where(finding, report))))
 
 
 def _fault(finding: Finding, report: Report) -> Iterator[str]:
@@ -68,6 +68,7 @@ def _fault(finding: Finding, report: Report) -> Iterator[str]:
     facts = (
         ("check", verdict.check),
         ("where", place),
+        ("shown", finding.shown),
         ("measured", verdict.measured),
         ("expected", verdict.expected),
         ("why", verdict.why),

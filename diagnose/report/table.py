@@ -130,7 +130,7 @@ def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
 def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Iterator[str]:
     """One finding: what, where, measured, expected, why, what to do."""
     verdict = finding.verdict
-    subject = f"{verdict.subject}: " if verdict.subject else ""
+    subject = f"{finding.subject}: " if finding.subject else ""
     yield from page.labelled(
         f"  {finding.label}", f"{subject}{verdict.message} [{verdict.check}]", _INDENT, finding.label
     )
@@ -138,6 +138,7 @@ def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Ite
         until = f" (until {verdict.waived.until})" if verdict.waived.until else ""
         yield from _detail("waived", f"{verdict.waived.reason}{until}", page)
     yield from _detail("on", findings.where(finding, report), page)
+    yield from _detail("shown", finding.shown, page)
     yield from _detail("measured", verdict.measured, page)
     yield from _detail("expected", verdict.expected, page)
     yield from _detail("why", verdict.why, page)

@@ -1,9 +1,17 @@
 """The report for people."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from ddp_doctor import report as reports
+from ddp_doctor.model import Outcome, Remedy, Severity, Verdict, command
+
+LOGIN = Verdict("ssh/login-fails", "n1", Outcome.FAILED, Severity.ERROR, message="no login")
+
+
+def ssh_to(name):
+    return (Remedy("Log in once", (command(f"ssh {name}"),)),)
 
 
 def table(report, **options):
@@ -25,6 +33,24 @@ def test_one_node(report, golden, name, options):
 
 def test_several_nodes_share_findings_and_headers(fleet, golden):
     golden(table(fleet), "table-fleet.txt")
+
+
+def test_subjects_that_share_a_finding_are_listed_in_one_block(report):
+    peers = [
+        replace(LOGIN, subject=name, measured=f"refused: {name}", fixes=ssh_to(name)) for name in ("a1", "a2", "a3")
+    ]
+    other = replace(LOGIN, subject="a4", measured="timed out")
+    text = table(replace(report, verdicts=(*peers, other)))
+    assert "a1, a2, a3: no login [ssh/login-fails]" in text
+    assert [text.count(words) for words in ("refused: a1", "refused: a2", "ssh a1", "ssh a2")] == [1, 0, 1, 0]
+    assert "shown     as for a1, the others are alike" in text
+    assert text.count("[ssh/login-fails]") == 2
+    assert (
+        json.loads(reports.render("json", replace(report, verdicts=(*peers, other))))["verdicts"][1]["subject"] == "a2"
+    )
+    assert "| ERROR | ssh/login-fails | a1, a2, a3 |" in " ".join(
+        reports.render("markdown", replace(report, verdicts=(*peers, other))).split()
+    )
 
 
 def test_the_first_line_is_the_headline_and_the_last_ones_what_to_type(report):
