@@ -69,12 +69,41 @@ def driver_not_loaded(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
 
 
 @check(Severity.ERROR)
-def bound_to_nouveau(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
-    """A GPU is held by nouveau, the kernel's own display driver.
+def bound_to_nouveau(
+    gpus: Gpus, policy: Policy, torch: Optional[Torch] = None, os: Optional[Os] = None
+) -> Iterator[Reading]:
+    """A GPU that torch or the policy wants is held by nouveau, the kernel's own display driver.
 
     Why: Nouveau cannot run CUDA, and NVIDIA's driver does not take a GPU that another driver has.
     See: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/index.html
     """
+    if _wanted(policy, torch):
+        yield from _nouveau(gpus, os)
+
+
+@check(Severity.NOTE)
+def left_to_nouveau(
+    gpus: Gpus, policy: Policy, torch: Optional[Torch] = None, os: Optional[Os] = None
+) -> Iterator[Reading]:
+    """A GPU is held by nouveau, and no torch with CUDA is known here that would use it.
+
+    Why: Nouveau serves a screen well and cannot run CUDA: to train on this GPU, NVIDIA's driver has to take its place.
+    See: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/index.html
+    """
+    if not _wanted(policy, torch):
+        yield from _nouveau(gpus, os)
+
+
+def _wanted(policy: Policy, torch: Optional[Torch]) -> bool:
+    """Does the policy ask for GPUs, or is there a torch that uses NVIDIA's?"""
+    return _demanded(policy) or bool(torch and torch.cuda)
+
+
+def _demanded(policy: Policy) -> bool:
+    return "gpus" in policy.require or bool(policy.expect_gpus)
+
+
+def _nouveau(gpus: Gpus, os: Optional[Os]) -> Iterator[Reading]:
     if none_admitted(gpus, os):
         return
     for gpu in known(gpus.on_bus, gpus, "on_bus"):
@@ -99,6 +128,8 @@ def driver_library_mismatch(gpus: Gpus) -> Iterator[Reading]:
     See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
     """
     mismatch = "mismatch" in (gpus.nvml_error or "").lower()
+    if not mismatch:
+        _only_if_told(gpus)
     if mismatch or gpus.gpus:
         module, library = gpus.kernel_module or "of unknown version", gpus.library or "another version"
         yield Reading(
@@ -119,7 +150,7 @@ def unreadable(
         the bus, a hung driver, devices that a container lost. What could not be read is never taken for healthy.
     See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
     """
-    demanded = "gpus" in policy.require or bool(policy.expect_gpus)
+    demanded = _demanded(policy)
     if is_jetson(os) and not demanded:  # older ones have the driver and no NVML
         return
     if gpus is None:
@@ -130,6 +161,8 @@ def unreadable(
     if not (demanded or gpus.kernel_module or is_gpu_node(gpus, os)) or (none_admitted(gpus, os) and not demanded):
         return
     silent = _silent(gpus)
+    if gpus.gpus == () and gpus.source == "proc":  # there is no driver that could be silent
+        return
     if gpus.gpus is not None and silent is None:
         yield Reading(ok=True, measured=f"{plural(len(gpus.gpus), 'GPU')} read by {gpus.source or 'the driver'}")
     elif (
@@ -154,6 +187,13 @@ def _silent(gpus: Gpus) -> Optional[Reason]:
     return gpus.gpus[0].unread.get(
         "memory_total_bytes", Reason("unreadable", gpus.nvml_error or "the driver was silent")
     )
+
+
+def _only_if_told(gpus: Gpus) -> None:
+    """Raises NotKnown where the driver told nothing: what the kernel's trees show need not work."""
+    silent = _silent(gpus)
+    if silent is not None:
+        raise NotKnown(silent)
 
 
 def _explained(gpus: Gpus) -> bool:
@@ -208,9 +248,7 @@ def not_answering(gpus: Gpus) -> Iterator[Reading]:
         first CUDA call, or NCCL waits for it for ever. It comes back by a reset or a reboot, if at all.
     See: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
-    silent = _silent(gpus)
-    if silent is not None:  # none of them was asked: gpu/unreadable
-        raise NotKnown(silent)
+    _only_if_told(gpus)
     for gpu in gpus.gpus or ():
         yield Reading(
             ok=gpu.fault is None,
@@ -233,6 +271,7 @@ def fewer_than_on_bus(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
     if gpus.gpus is None or not gpus.on_bus or none_admitted(gpus, os):
         return
     on_bus = drivable(gpus)
+    _only_if_told(gpus)
     if gpus.admitted is None and os and os.container:
         raise NotKnown(Reason("not-applicable", "nothing says how many GPUs this container was given"))
     due = len(on_bus) if gpus.admitted is None else min(gpus.admitted, len(on_bus))
@@ -262,6 +301,7 @@ def fewer_than_expected(gpus: Gpus, policy: Policy) -> Iterator[Reading]:
     if not expected:
         return
     found = 0 if gpus.on_bus == () and not gpus.kernel_module and not gpus.gpus else len(known(gpus.gpus, gpus, "gpus"))
+    _only_if_told(gpus)
     working = len(answering(gpus))
     yield Reading(
         ok=working >= expected,
@@ -320,6 +360,7 @@ def fewer_than_ranks(
 def _usable(gpus: Gpus) -> Tuple[int, str]:
     """GPUs that answer and that CUDA_VISIBLE_DEVICES leaves, and how that was counted."""
     known(gpus.gpus, gpus, "gpus")
+    _only_if_told(gpus)
     working = len(answering(gpus))
     names = chosen(gpus.visible_devices)
     if names is None or len(names) >= working:
@@ -338,6 +379,7 @@ def models_differ(gpus: Gpus) -> Iterator[Reading]:
     working = answering(gpus)
     if len(working) < 2:
         return
+    _only_if_told(gpus)
     if any(gpu.name is None for gpu in working):
         raise NotKnown(why_unknown(next(gpu for gpu in working if gpu.name is None), "name"))
     compute, small = without_display_cards(working)

@@ -1,9 +1,11 @@
 """What the facts say of the GPUs that a job here could use: shared by the checks of GPUs and of the software stack."""
 
+import re
 from typing import List, Optional, Sequence, Tuple
 
 from ddp_doctor.facts import Gpu, Gpus, Launch, Os, PciGpu
 from ddp_doctor.policy import Policy
+from ddp_doctor.versions import release
 
 SET_ASIDE = ("vfio-pci", "vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback", "xen-pciback")
 """Kernel drivers to which an administrator binds a device that a guest shall have, not this node."""
@@ -12,6 +14,24 @@ SET_ASIDE = ("vfio-pci", "vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pcibac
 def drivable(gpus: Gpus) -> Tuple[PciGpu, ...]:
     """GPUs on the bus that NVIDIA's driver has, or could have: not those set aside for guests or held by nouveau."""
     return tuple(gpu for gpu in gpus.on_bus or () if gpu.driver not in (*SET_ASIDE, "nouveau"))
+
+
+FIRST_TURING, FIRST_MAXWELL = 0x1E00, 0x1340
+"""PCI device ids: TU102 begins at 0x1e02, GM108 at 0x1340, and what is older lies below (https://pci-ids.ucw.cz/read/PC/10de)."""
+
+
+def last_branch(gpus: Optional[Gpus]) -> str:
+    """The last branch of NVIDIA's driver that drives the oldest GPU here; "" where the newest does, or none is known.
+
+    470 for Kepler, 580 for Maxwell, Pascal and Volta (NVIDIA's driver installation guide, kernel modules).
+    """
+    on_bus = [gpu for gpu in gpus.on_bus or () if gpu.driver not in SET_ASIDE] if gpus else []
+    numbers = [int(gpu.device_id, 16) for gpu in on_bus if re.fullmatch("0x[0-9a-fA-F]{4}", gpu.device_id)]
+    capabilities = [release(gpu.compute_capability or "") for gpu in (gpus.gpus if gpus else None) or ()]
+    for branch, number, capability in (("470", FIRST_MAXWELL, (5,)), ("580", FIRST_TURING, (7, 5))):
+        if any(n < number for n in numbers) or any(() < c < capability for c in capabilities):
+            return branch
+    return ""
 
 
 def none_admitted(gpus: Gpus, os: Optional[Os] = None) -> bool:

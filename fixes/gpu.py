@@ -3,6 +3,7 @@
 import shlex
 from typing import Iterator, Optional, Tuple
 
+from ddp_doctor.accelerators import last_branch
 from ddp_doctor.facts import Gpus, Os, Rdma
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, write_file
 from ddp_doctor.policy import Policy
@@ -12,7 +13,7 @@ FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide"
 DRIVER_CONTAINER = "https://github.com/NVIDIA/gpu-driver-container/blob/main/ubuntu22.04/nvidia-driver"
 
 
-def driver_not_loaded(os: Optional[Os] = None) -> Iterator[Remedy]:
+def driver_not_loaded(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
     if _in_container(os):
         yield Remedy("Give the container its driver", _container_steps(os))
         return
@@ -28,10 +29,10 @@ def driver_not_loaded(os: Optional[Os] = None) -> Iterator[Remedy]:
             ),
         ),
     )
-    yield Remedy("Install the driver", _install(os))
+    yield Remedy("Install the driver", _install(os, gpus))
 
 
-def bound_to_nouveau(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+def bound_to_nouveau(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
     text = "blacklist nouveau\noptions nouveau modeset=0\n"
     debian = _family(os) == "debian"
     yield Remedy(
@@ -39,9 +40,13 @@ def bound_to_nouveau(finding: Verdict, os: Optional[Os] = None) -> Iterator[Reme
         (
             write_file("/etc/modprobe.d/blacklist-nouveau.conf", text, who="root", scope="this node"),
             command("update-initramfs -u" if debian else "dracut --force", who="root", scope="this node"),
-            *_install(os),
+            *_install(os, gpus),
         ),
     )
+
+
+def left_to_nouveau(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
+    yield from bound_to_nouveau(os, gpus)
 
 
 def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None, rdma: Optional[Rdma] = None) -> Iterator[Remedy]:
@@ -102,12 +107,14 @@ def unreadable() -> Iterator[Remedy]:
     )
 
 
-def driver_below_minimum(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
-    yield Remedy(f"Install a newer driver ({finding.expected})", _upgrade(os))
+def driver_below_minimum(finding: Verdict, os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
+    yield Remedy(f"Install a newer driver ({finding.expected})", _upgrade(os, gpus))
 
 
-def driver_too_old_for_cuda_11(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
-    yield Remedy(f"Install a newer driver ({finding.expected})", _upgrade(os))
+def driver_too_old_for_cuda_11(
+    finding: Verdict, os: Optional[Os] = None, gpus: Optional[Gpus] = None
+) -> Iterator[Remedy]:
+    yield Remedy(f"Install a newer driver ({finding.expected})", _upgrade(os, gpus))
     yield Remedy("Use a torch built with CUDA 10.2", (command("pip install torch==1.12.1", scope="this job"),))
 
 
@@ -150,8 +157,14 @@ def fewer_than_on_bus(os: Optional[Os] = None) -> Iterator[Remedy]:
     )
 
 
-def fewer_than_expected(os: Optional[Os] = None) -> Iterator[Remedy]:
-    yield from fewer_than_on_bus(os)
+def fewer_than_expected(gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
+    if gpus.on_bus == () and not _in_container(os):
+        text = "No NVIDIA device is on the PCI bus: look whether the card is in its slot, powered and on in the BIOS, or, in a "
+        guest = "virtual machine, whether it was passed through."
+        look = command("lspci -d 10de:", scope="this node")
+        yield Remedy("See why the bus shows no GPU", (look, say(text + guest, who="cluster admin")))
+    else:
+        yield from fewer_than_on_bus(os)
     yield Remedy(
         "Correct the expectation",
         (say("Change expect_gpus in the policy, or --expect-gpus, if this node has fewer."),),
@@ -264,10 +277,13 @@ def _family(os: Optional[Os]) -> str:
     return next((family for family, members in families.items() if names & members), "")
 
 
-def _install(os: Optional[Os]) -> Tuple[Step, ...]:
+def _install(os: Optional[Os], gpus: Optional[Gpus]) -> Tuple[Step, ...]:
+    """Install the newest driver, or the last branch for the GPUs that are here."""
     more = {"who": "root", "scope": "this node", "see": GUIDE}
+    branch = last_branch(gpus)
     if os and os.id == "ubuntu":
-        return (command("ubuntu-drivers install --gpgpu", **more), say("Reboot.", who="root"))
+        package = f" nvidia:{branch}-server" if branch else ""
+        return (command(f"ubuntu-drivers install --gpgpu{package}", **more), say("Reboot.", who="root"))
     if _family(os) == "debian":
         return (command("apt install nvidia-driver", **more), say("It is in the section non-free. Reboot.", who="root"))
     if _family(os) == "rhel":
@@ -275,13 +291,14 @@ def _install(os: Optional[Os]) -> Tuple[Step, ...]:
         return (
             command(kernel, **more),
             say("Add NVIDIA's package repository for this release.", **more),
-            command("dnf module install nvidia-driver:latest-dkms", **more),
+            command(f"dnf module install nvidia-driver:{branch or 'latest'}-dkms", **more),
             say("Reboot.", who="root"),
         )
-    return (say("Install the driver as NVIDIA's guide says for this distribution, then reboot.", **more),)
+    which = f"the driver, branch {branch} at most," if branch else "the driver"
+    return (say(f"Install {which} as NVIDIA's guide says for this distribution, then reboot.", **more),)
 
 
-def _upgrade(os: Optional[Os]) -> Tuple[Step, ...]:
+def _upgrade(os: Optional[Os], gpus: Optional[Gpus]) -> Tuple[Step, ...]:
     if _in_container(os):
         return (
             say(
@@ -290,7 +307,7 @@ def _upgrade(os: Optional[Os]) -> Tuple[Step, ...]:
                 see=GUIDE,
             ),
         )
-    return (say("Let no job use the GPUs (drain the node).", who="cluster admin"), *_install(os))
+    return (say("Let no job use the GPUs (drain the node).", who="cluster admin"), *_install(os, gpus))
 
 
 def _container_steps(os: Optional[Os]) -> Tuple[Step, ...]:

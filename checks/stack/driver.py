@@ -5,6 +5,7 @@ from typing import Iterator, Optional
 
 from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import (
+    FIRST_TURING,
     answering,
     drivable,
     is_gpu_node,
@@ -112,9 +113,8 @@ def _compat_library(cuda: Optional[Cuda]) -> Optional[Library]:
 
 # --------------------------------------------------------------------------- kernel module and libcuda
 
-FIRST_TURING, FIRST_BLACKWELL = 0x1E00, 0x2900
-"""PCI device ids: TU102 begins at 0x1e02 and what is older lies below; Blackwell's lie between 0x2900 (GB100) and 0x327f
-(NVIDIA/gpu-admin-tools, gpu/devid_chips.py; https://pci-ids.ucw.cz/read/PC/10de)."""
+FIRST_BLACKWELL = 0x2900
+"""PCI device ids of Blackwell lie between 0x2900 (GB100) and 0x327f (NVIDIA/gpu-admin-tools, gpu/devid_chips.py)."""
 
 
 @check(Severity.ERROR)

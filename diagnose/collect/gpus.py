@@ -100,8 +100,9 @@ def _ask_nvidia_smi(host: Host, why: Reason, unread: Unread) -> Plain:
             return complaint
         told = nvidia_smi.parse(ran.stdout or ran.stderr)
     except Unreadable as error:
-        text = why.text if error.reason.kind == "absent" else f"{why.text}; {error.reason.text}"
-        unread["gpus"] = Reason(why.kind, text)
+        absent = error.reason.kind == "absent"
+        answer = Reason(error.reason.kind, f"{why.text}; {error.reason.text}")  # what it does say counts
+        unread["gpus"] = why if absent else answer
         return {}
     broken = told.pop("error")
     if broken:

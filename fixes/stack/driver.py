@@ -35,7 +35,7 @@ def cuda_not_available(
     elif cause.kind == "died":
         yield from _gpu.unreadable()
     elif cause.kind == "no-driver":
-        yield from _gpu.driver_not_loaded(os)
+        yield from _gpu.driver_not_loaded(os, gpus)
     elif cause.kind in ("mismatch", "compat", "stub"):
         yield from _other_libcuda(cause.kind, gpus, cuda, os, rdma)
     elif cause.kind == "fabric":
@@ -105,7 +105,7 @@ def _uvm() -> Tuple[Step, ...]:
 
 def driver_too_old(torch: Torch, gpus: Gpus, policy: Policy, os: Optional[Os] = None) -> Iterator[Remedy]:
     floor = compat.driver_floor(torch.cuda or "")
-    newer = Remedy(f"Install a newer driver{f' (at least {floor.version})' if floor else ''}", _gpu._upgrade(os))
+    newer = Remedy(f"Install a newer driver{f' (at least {floor.version})' if floor else ''}", _gpu._upgrade(os, gpus))
     demanded = at_least(gpus.driver or "", policy.driver_minimum or "") is False  # the site asks for a newer one anyway
     yield from (newer, *_older_build(torch, gpus, os)) if demanded else (*_older_build(torch, gpus, os), newer)
     version = re.match(r"(\d+)\.(\d+)", torch.cuda or "")
@@ -150,5 +150,5 @@ def libcuda_of_older_driver(gpus: Gpus, cuda: Optional[Cuda] = None, os: Optiona
     yield from _other_libcuda("compat", gpus, cuda, os, None)
 
 
-def driver_branch_ended(os: Optional[Os] = None) -> Iterator[Remedy]:
-    yield Remedy("Move to a long-term branch when there is time", _gpu._upgrade(os))
+def driver_branch_ended(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
+    yield Remedy("Move to a long-term branch when there is time", _gpu._upgrade(os, gpus))

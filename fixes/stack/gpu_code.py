@@ -19,7 +19,7 @@ def code_compiled_at_start(torch: Torch, gpus: Gpus, os: Optional[Os] = None) ->
 
 def driver_too_old_to_compile(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
     yield _other_build(torch, gpus, os)
-    yield Remedy("Install a newer driver", _gpu._upgrade(os))
+    yield Remedy("Install a newer driver", _gpu._upgrade(os, gpus))
 
 
 def _other_build(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Remedy:

@@ -104,7 +104,7 @@ TREES_ALONE = gpus(source="proc", gpus=tuple(Gpu(n, unread={"memory_total_bytes"
 ALL = (
     "bound-to-nouveau compute-mode-exclusive compute-mode-prohibited driver-below-minimum driver-library-mismatch "
     "driver-not-loaded driver-too-old-for-cuda-11 exclusive-and-too-many-ranks fewer-than-expected fewer-than-on-bus "
-    "fewer-than-ranks memory-taken mig-against-policy models-differ not-answering unexpected-model unreadable"
+    "fewer-than-ranks left-to-nouveau memory-taken mig-against-policy models-differ not-answering unexpected-model unreadable"
 ).split()
 
 
@@ -120,7 +120,8 @@ def test_a_healthy_node_raises_no_alarm(node):
     ("check", "found", "os", "policy", "says"),
     [
         ("driver-not-loaded", UNLOADED, UBUNTU, Policy(), "8 GPUs cannot be used"),
-        ("bound-to-nouveau", NOUVEAU, UBUNTU, Policy(), "held by nouveau"),
+        ("bound-to-nouveau", NOUVEAU, UBUNTU, Policy(require=("gpus",)), "held by nouveau"),
+        ("left-to-nouveau", NOUVEAU, UBUNTU, Policy(), "held by nouveau"),
         ("driver-library-mismatch", MISMATCH, UBUNTU, Policy(), "changed under the running kernel module"),
         ("unreadable", HANGS, UBUNTU, Policy(), "timed out after 20 s"),
         ("unreadable", replace(HANGS, on_bus=()), UBUNTU, Policy(), "timed out"),
@@ -195,6 +196,47 @@ def test_unknown_is_no_pass():
     )
 
 
+@pytest.mark.parametrize(
+    ("check", "policy"),
+    [
+        ("driver-library-mismatch", Policy()),
+        ("fewer-than-on-bus", Policy()),
+        ("fewer-than-expected", Policy(expect_gpus=8)),
+        ("fewer-than-ranks", Policy(nproc_per_node=8)),
+        ("models-differ", Policy()),
+    ],
+)
+def test_what_the_kernel_s_trees_show_while_the_driver_is_silent_is_no_pass(check, policy):
+    named = tuple(replace(g, name="NVIDIA H100", pci=f"0000:{g.index + 1:02x}:00.0") for g in TREES_ALONE.gpus)
+    (verdict,) = judged(f"gpu/{check}", policy, gpus=replace(TREES_ALONE, gpus=named), os=UBUNTU)
+    assert (verdict.outcome.value, verdict.reason) == ("skipped", GONE)
+
+
+def test_no_gpu_read_from_no_driver_is_no_reading():
+    assert outcome("gpu/unreadable", Policy(expect_gpus=8), gpus=NOTHING, os=UBUNTU) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("policy", "torch", "check"),
+    [
+        (Policy(), Torch(installed=True, cuda=""), "left-to-nouveau"),
+        (Policy(), None, "left-to-nouveau"),
+        (Policy(), Torch(installed=True, cuda="12.4"), "bound-to-nouveau"),
+        (Policy(expect_gpus=1), None, "bound-to-nouveau"),
+    ],
+)
+def test_nouveau_is_an_error_where_the_gpu_is_wanted(policy, torch, check):
+    names = ("bound-to-nouveau", "left-to-nouveau")
+    found = [v.check for n in names for v in judged(f"gpu/{n}", policy, gpus=NOUVEAU, torch=torch) if v.fixes]
+    assert found == [f"gpu/{check}"]
+
+
+def test_a_bus_without_a_gpu_is_the_first_thing_to_look_at():
+    (verdict,) = judged("gpu/fewer-than-expected", Policy(expect_gpus=8), gpus=NOTHING, os=UBUNTU)
+    assert "No NVIDIA device is on the PCI bus" in remedy_text(verdict)
+    assert "why the driver did not start" not in remedy_text(verdict)
+
+
 def test_ranks_are_bounded_by_the_launcher_too_and_not_under_mig():
     launch = Launch(launcher="torchrun", local_world_size=8)
     assert outcome("gpu/fewer-than-ranks", gpus=gpus(count=4, on_bus=4), launch=launch) == "failed"
@@ -215,6 +257,20 @@ def test_the_installed_cuda_build_judges_the_driver_instead_of_the_floor_of_cuda
     with_cuda = Torch(installed=True, version="1.12.1", cuda="10.2")
     assert outcome("gpu/driver-too-old-for-cuda-11", gpus=old, torch=with_cuda) == "skipped"
     assert outcome("gpu/driver-too-old-for-cuda-11", gpus=old, torch=Torch(installed=False)) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("device", "os", "said"),
+    [
+        ("0x1db1", CENTOS, "dnf module install nvidia-driver:580-dkms"),
+        ("0x1db1", UBUNTU, "ubuntu-drivers install --gpgpu nvidia:580-server"),
+        ("0x102d", CENTOS, "dnf module install nvidia-driver:470-dkms"),
+        ("0x20b2", CENTOS, "dnf module install nvidia-driver:latest-dkms"),
+    ],
+)
+def test_an_old_gpu_gets_the_last_branch_that_drives_it(device, os, said):
+    found = replace(UNLOADED, on_bus=(PciGpu("0000:01:00.0", "0x20b2"), PciGpu("0000:02:00.0", device)))
+    assert said in remedies("gpu/driver-not-loaded", gpus=found, os=os)
 
 
 @pytest.mark.parametrize(

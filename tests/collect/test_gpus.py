@@ -415,6 +415,11 @@ def test_nvidia_smi_answers_where_pynvml_is_not_installed(node, monkeypatch, tmp
     [
         ("echo 'No devices were found'; exit 6", "NVML Shared Library Not Found", "No devices were found"),
         ("head -c 2000 /dev/urandom; exit 1", "NVML Shared Library Not Found", "nvidia-smi"),
+        (
+            "echo 'Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error'",
+            "NVML Shared Library Not Found",
+            "Unable to determine the device handle",
+        ),
         ("kill -SEGV $$", "NVML Shared Library Not Found", "printed nothing"),
         (
             "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535.161'; exit 18",
@@ -428,6 +433,7 @@ def test_nvidia_smi_that_gives_no_document(node, no_library, monkeypatch, tmp_pa
     found = read(node)
     assert (found.source, found.nvml_error) == ("proc", error)
     assert reason in found.gpus[0].unread["memory_total_bytes"].text
+    assert found.gpus[0].unread["memory_total_bytes"].kind != "absent"
 
 
 def test_xml_that_breaks_off_keeps_the_gpus_before_the_break():
