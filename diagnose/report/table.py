@@ -24,6 +24,8 @@ _COLOURS = {
 _NARROWEST = 40
 _HEADER_VALUES = 4
 """So many different values of one header line are shown."""
+_SHORT = 100
+"""Characters up to which a remedy's only step is shown wherever the remedy is named."""
 _INDENT = 11
 """Columns before a finding's text: two, then the longest label and room."""
 
@@ -55,6 +57,8 @@ class _Page:
         self.verbose = options.verbose
         self.told: Dict[Tuple[Step, ...], str] = {}
         """Steps that were printed -> the check at which they stand."""
+        self.abridged = False
+        """Was a remedy named without its steps?"""
 
     def paint(self, text: str, kind: str) -> str:
         """Text in the colour of ``kind``, where colour is wanted."""
@@ -154,11 +158,20 @@ def _detail(label: str, text: str, page: _Page) -> List[str]:
 
 
 def _remedies(verdict: Verdict, page: _Page) -> Iterator[str]:
-    """Each way out step by step; of a note, whose ways out are rarely taken, the best one, and the others by name."""
-    in_full = verdict.fixes if page.verbose or verdict.severity is not Severity.NOTE else verdict.fixes[:1]
+    """Each way out step by step; of a note, whose ways out are rarely taken, the best and the short ones, others by name."""
+    in_full, named = list(verdict.fixes), []
+    if verdict.severity is Severity.NOTE and not page.verbose:
+        in_full = [remedy for number, remedy in enumerate(verdict.fixes) if not number or _is_short(remedy)]
+        named = [remedy.title for remedy in verdict.fixes if remedy not in in_full]
     for number, remedy in enumerate(in_full):
         yield from _remedy("or" if number else "do", remedy, verdict.check, page)
-    yield from _detail("or", "; ".join(remedy.title for remedy in verdict.fixes[len(in_full) :]), page)
+    yield from _detail("or", "; ".join(named), page)
+    page.abridged = page.abridged or bool(named)
+
+
+def _is_short(remedy: Remedy) -> bool:
+    lengths = [len(findings.step_words(step)) + len(findings.step_code(step)) for step in remedy.steps]
+    return not lengths or (len(lengths) == 1 and lengths[0] <= _SHORT)
 
 
 def _remedy(label: str, remedy: Remedy, check: str, page: _Page) -> Iterator[str]:
@@ -246,7 +259,8 @@ def _names(group: Sequence[Finding]) -> List[str]:
 
 
 def _remarks(report: Report, page: _Page) -> Iterator[str]:
-    for remark in report.summary.remarks:
+    abridged = ("-v shows the steps of the remedies that are only named",) if page.abridged else ()
+    for remark in (*report.summary.remarks, *abridged):
         yield from page.wrapped(f"({remark})", "", " ")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from ddp_doctor import report as reports
-from ddp_doctor.model import Outcome, Remedy, Severity, Verdict, command
+from ddp_doctor.model import Outcome, Remedy, Severity, Verdict, command, say
 
 LOGIN = Verdict("ssh/login-fails", "n1", Outcome.FAILED, Severity.ERROR, message="no login")
 
@@ -51,6 +51,21 @@ def test_subjects_that_share_a_finding_are_listed_in_one_block(report):
     assert "| ERROR | ssh/login-fails | a1, a2, a3 |" in " ".join(
         reports.render("markdown", replace(report, verdicts=(*peers, other))).split()
     )
+
+
+LONG = Remedy("Change the switch", (say("a very long way " * 10),))
+
+
+@pytest.mark.parametrize("severity", [Severity.NOTE, Severity.WARNING])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_of_a_note_the_best_and_the_short_remedies_have_steps_and_the_others_a_hint(report, severity, verbose):
+    verdict = replace(LOGIN, severity=severity, fixes=(LONG, *ssh_to("a1"), replace(LONG, title="Change the cables")))
+    text = table(replace(report, verdicts=(verdict,)), verbose=verbose)
+    abridged = severity is Severity.NOTE and not verbose
+    assert "ssh a1" in text
+    assert text.count("or        ") == 2
+    assert text.count("a very long way") == (10 if abridged else 20)
+    assert text.count("(-v shows the steps of the remedies that are only named)") == abridged
 
 
 def test_the_first_line_is_the_headline_and_the_last_ones_what_to_type(report):
