@@ -187,6 +187,8 @@ def not_answering(disk: Disk) -> Iterator[Reading]:
     See: https://man7.org/linux/man-pages/man5/nfs.5.html
     """
     for mount in known(disk.mounts, disk, "mounts"):
+        if _absent(mount):  # a place that is not there: disk/missing
+            continue
         late = [reason for reason in mount.unread.values() if reason.kind == "timed-out"]
         yield Reading(
             ok=not late,
@@ -202,9 +204,9 @@ def _mounts(disk: Disk, *roles: str) -> List[Mount]:
 
 
 def _file_systems(disk: Disk) -> List[Mount]:
-    """One place of each file system: with /tmp, home and working directory on "/" its fault is told once."""
+    """One place of each file system, one that could be read: with /tmp and home on "/" its fault is told once."""
     found: Dict[str, Mount] = {}
-    for mount in known(disk.mounts, disk, "mounts"):
+    for mount in sorted(known(disk.mounts, disk, "mounts"), key=lambda mount: mount.total_bytes is None):
         found.setdefault(mount.point or mount.path, mount)
     return list(found.values())
 

@@ -4,7 +4,7 @@ from typing import Iterator, List, Optional
 
 from ddp_doctor.facts import Disk, Mount, Os
 from ddp_doctor.fixes._node import KUBERNETES_VOLUME_URL, engine_of, quoted
-from ddp_doctor.model import Remedy, Verdict, command, export, say
+from ddp_doctor.model import Remedy, Step, Verdict, command, export, say
 from ddp_doctor.policy import GIB, Policy
 
 
@@ -90,13 +90,7 @@ def read_only(disk: Disk, finding: Verdict, policy: Policy, os: Optional[Os] = N
 def not_writable(disk: Disk, finding: Verdict, policy: Policy) -> Iterator[Remedy]:
     """Put caches and output elsewhere."""
     if any(m.role == "home" and m.path == finding.subject for m in disk.mounts or ()):
-        # Not below /tmp: what others can write there first, torch would load as code.
-        other = next((m for m in disk.mounts or () if m.role == "cwd" and m.writable and not m.read_only), None)
-        place = other.path if other else "/path/with/room"
-        variables = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "XDG_CACHE_HOME")
-        yield Remedy(
-            "Put the caches elsewhere", tuple(export(n, f"{place}/cache", scope="this job") for n in variables)
-        )
+        yield _caches_elsewhere(disk)
     else:
         other = _roomiest(disk, finding.subject, policy)
         place = f", e.g. below {other.path}" if other else ""
@@ -107,11 +101,30 @@ def not_writable(disk: Disk, finding: Verdict, policy: Policy) -> Iterator[Remed
 def missing(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
     """Make the folder, or name another."""
     found = next((m for m in disk.mounts or () if m.role == finding.subject), None)
+    if finding.subject == "home":
+        text = "Make this user's home on every node (mkhomedir_helper USER), or mount the file system that holds it."
+        yield Remedy("Give the user a home", (say(text, who="root", scope="all nodes"),))
+        yield _caches_elsewhere(disk)
+        return
     if found is not None and found.path:
-        make = command(f"mkdir -p -- {quoted(found.path)}", scope="this node", undo=f"rmdir -- {quoted(found.path)}")
-        yield Remedy("Make the folder, on every node", (make,))
-    variable, other = ("TMPDIR", "/var/tmp") if finding.subject == "tmp" else ("HOME", "/tmp")
-    yield Remedy("Name a folder that exists on every node", (export(variable, other, scope="this job"),))
+        yield Remedy("Make the folder, on every node", (_make(disk, found.path),))
+    yield Remedy("Name a folder that exists on every node", (export("TMPDIR", "/var/tmp", scope="this job"),))
+
+
+def _make(disk: Disk, path: str) -> Step:
+    """By this user below a place that it may write, else by root, for everybody as /tmp is."""
+    undo = f"rmdir -- {quoted(path)}"
+    if any(path.startswith(m.path.rstrip("/") + "/") and m.writable and not m.read_only for m in disk.mounts or ()):
+        return command(f"mkdir -p -- {quoted(path)}", scope="this node", undo=undo)
+    return command(f"install -d -m 1777 -- {quoted(path)}", who="root", scope="this node", undo=undo)
+
+
+def _caches_elsewhere(disk: Disk) -> Remedy:
+    """In the working directory: not below /tmp, where what others can write first torch would load as code."""
+    other = next((m for m in disk.mounts or () if m.role == "cwd" and m.writable and not m.read_only), None)
+    place = other.path if other else "/path/with/room"
+    variables = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "XDG_CACHE_HOME")
+    return Remedy("Put the caches elsewhere", tuple(export(n, f"{place}/cache", scope="this job") for n in variables))
 
 
 def not_answering(disk: Disk, finding: Verdict) -> Iterator[Remedy]:

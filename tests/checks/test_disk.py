@@ -179,13 +179,23 @@ def test_a_hung_mount_is_detached_at_its_mount_point():
     assert "umount --lazy -- /home" in remedy_text(verdict)
 
 
-def test_a_folder_that_does_not_exist_is_named():
-    gone = Mount(
-        "tmp", "/scratch/77", "/", "ext4", unread={"total_bytes": Reason("absent", "/scratch/77: No such file")}
-    )
-    (verdict,) = judged("disk/missing", disk=disk(gone))
-    assert (verdict.subject, verdict.measured) == ("tmp", "/scratch/77: No such file")
-    assert "mkdir -p -- /scratch/77" in remedy_text(verdict)
+def absent(role, path):
+    why = Reason("absent", f"{path}: No such file")
+    return Mount(role, path, "/", "ext4", unread=dict.fromkeys(("total_bytes", "free_bytes", "inodes_free"), why))
+
+
+@pytest.mark.parametrize(
+    ("path", "who", "made"),
+    [
+        ("/scratch/77", "root", "install -d -m 1777 -- /scratch/77"),
+        ("/home/ana/tmp", "user", "mkdir -p -- /home/ana/tmp"),
+        ("/home/anastasia", "root", "install -d -m 1777 -- /home/anastasia"),
+    ],
+)
+def test_a_folder_that_does_not_exist_is_named_and_made_by_who_may(path, who, made):
+    (verdict, _) = judged("disk/missing", disk=disk(absent("tmp", path), HOME))
+    assert (verdict.subject, verdict.measured) == ("tmp", f"{path}: No such file")
+    assert [(step.who, step.text) for step in verdict.fixes[0].steps] == [(who, made)]
 
 
 def test_a_home_that_nobody_names_is_missing_too():
@@ -193,7 +203,16 @@ def test_a_home_that_nobody_names_is_missing_too():
         "disk/missing", disk=disk(Mount("home", "", unread={"total_bytes": Reason("absent", "the home is not known")}))
     )
     assert verdict.message == "the home folder does not exist"
-    assert "mkdir" not in remedy_text(verdict)
+    assert "mkdir -p" not in remedy_text(verdict)
+    assert "export HOME" not in remedy_text(verdict)
+
+
+def test_a_place_that_is_not_there_hides_no_file_system_and_answers_nothing():
+    full = replace(HOME, free_bytes=MIB, inodes_free=0)
+    for check in ("nearly-full", "out-of-inodes"):
+        assert failed(f"disk/{check}", absent("tmp", "/nonexistent"), full) == ["/"]
+    answered = judged("disk/not-answering", disk=disk(absent("tmp", "/nonexistent"), HOME))
+    assert [v.subject for v in answered] == ["/home/ana"]
 
 
 def test_temporary_files_go_where_there_is_room():
