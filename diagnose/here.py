@@ -47,7 +47,10 @@ def advise(facts: NodeFacts, python: Optional[str] = None, driver: Optional[str]
         return Advice(node, _no_system(facts), known=bool(os and _musl(os)))
     if os.machine not in MACHINES:
         return Advice(node, f"There is no official wheel of torch with CUDA for {os.machine}.")
-    version = python or (torch.python_version if torch else None)
+    if python:  # that one does not have the torch of this one
+        torch = Torch(python=f"python{python}", python_version=python)
+        facts = replace(facts, torch=torch)
+    version = torch.python_version if torch else None
     if version is None:
         return Advice(node, f"Cannot say: the version of Python is not known{_why(facts, 'torch')}.", known=False)
     wanted = Asked(python=_wheel_python(version), glibc=os.glibc, machine=os.machine)

@@ -165,7 +165,6 @@ CPU = "--index-url https://download.pytorch.org/whl/cpu"
         ({"gpus": gpus("535.104.05")}, f"install torch==2.14.1 {CU126}"),
         ({"gpus": gpus(name="Tesla V100-SXM2-16GB", capability="7.0")}, f"install torch==2.14.1 {CU126}"),
         ({"gpus": gpus(capability=None)}, "install torch==2.15.0"),
-        ({"gpus": gpus(), "python": "3.8"}, "install torch==2.4.1"),
         ({"gpus": gpus("440.33"), "driver": "580.95.05"}, "install torch==2.15.0"),
         ({"gpus": gpus(), "os": replace(UBUNTU, glibc="2.17")}, "install torch==2.6.0"),
         ({"gpus": gpus(), "os": replace(UBUNTU, machine="aarch64")}, "install torch==2.15.0"),
@@ -176,6 +175,10 @@ CPU = "--index-url https://download.pytorch.org/whl/cpu"
 )
 def test_what_to_install_here(facts, pip):
     assert advise(**facts).install == f"/env/bin/python -m pip {pip}"
+
+
+def test_another_python_is_called_by_its_own_name():
+    assert advise(gpus=gpus(), python="3.8").install == "python3.8 -m pip install torch==2.4.1"
 
 
 def test_where_pip_would_change_nothing_the_old_build_goes_first():
