@@ -36,8 +36,8 @@ def section_lost(reasons: Dict[str, Reason]) -> Iterator[Reading]:
     """A part of the examination did not end well.
 
     Why: Checks that need this section were skipped. A section that hangs is often the fault itself: a dead file server, a
-        lost GPU or a wedged adapter keep everything that touches them waiting, the job as well.
-    See: https://man7.org/linux/man-pages/man5/nfs.5.html
+        lost GPU or a wedged adapter keep everything that touches them waiting in the kernel (state D), the job as well.
+    See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
     lost = {name: reason for name, reason in reasons.items() if reason.kind in LOST}
     for name, reason in lost.items():

@@ -16,7 +16,8 @@ def below_minimum(os: Os, policy: Policy) -> Iterator[Reading]:
     Why: The site supports its drivers, fabric software and containers from this release on; on an older one the kernel,
         glibc or driver stack is one that nobody there has tested. The stock policy has no minimum and accepts any current
         Linux.
-    See: https://pytorch.org/get-started/locally/
+    See: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/introduction.html
+        https://man7.org/linux/man-pages/man5/os-release.5.html
     """
     distribution = known(os.id, os, "id")
     if policy.os_only_named and distribution not in policy.os_minimum:
@@ -36,7 +37,8 @@ def below_recommended(os: Os, policy: Policy) -> Iterator[Reading]:
 
     Why: The job runs, on a release that the site is about to leave: fixes to kernel, fabric software and drivers come to
         newer ones first.
-    See: https://pytorch.org/get-started/locally/
+    See: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/introduction.html
+        https://man7.org/linux/man-pages/man5/os-release.5.html
     """
     if known(os.id, os, "id") in policy.os_recommended:
         yield _reading(os, policy.os_recommended, "older than the release that the site recommends")

@@ -79,6 +79,8 @@ class Os:
     selinux: Optional[str] = None
     """enforcing, permissive or disabled."""
     secure_boot: Optional[bool] = None
+    systemd: Optional[bool] = None
+    """systemd manages the services here (sd_booted(3))."""
     unread: Unread = _unread()
 
 

@@ -1,7 +1,15 @@
 """Words that someone who starts with distributed training need not know, each in half a sentence."""
 
 import re
-from typing import Dict, Set, Tuple
+from typing import Dict, Optional, Set, Tuple
+
+OWN_PYTHON = "ddp-doctor's own: neither an active environment nor python3 on PATH has torch"
+
+
+def chosen_by(way: Optional[str]) -> str:
+    """What chose the Python that is examined (``Torch.python_chosen_by``), in words."""
+    return OWN_PYTHON if way == "own interpreter" else f"chosen by {way or 'default'}"
+
 
 TERMS: Dict[str, str] = {
     "algbw": "bytes of the message over the time that the collective took (nccl-tests)",

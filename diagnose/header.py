@@ -4,7 +4,7 @@ import datetime
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Optional
 
-from ddp_doctor import nccl
+from ddp_doctor import glossary, nccl
 from ddp_doctor.facts import UNLIMITED, Cpu, Gpus, Interface, Memory, Network, NodeFacts, Os, Rdma, Torch
 from ddp_doctor.units import plural, seconds, size
 
@@ -92,7 +92,8 @@ def _none(gpus: Gpus) -> str:
 
 def _torch(torch: Torch) -> str:
     python = _joined((f"Python {torch.python_version}" if torch.python_version else "Python", torch.python), " ")
-    chosen = f" ({torch.python_chosen_by})" if torch.python_chosen_by else ""
+    way = glossary.OWN_PYTHON if torch.python_chosen_by == "own interpreter" else torch.python_chosen_by
+    chosen = f" ({way})" if way else ""
     if not torch.installed:
         return f"{_unread(torch, 'installed') if torch.installed is None else 'not installed'}, {python}{chosen}"
     build = f"for CUDA {torch.cuda}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else None
@@ -126,7 +127,8 @@ def _adapters(rdma: Rdma) -> str:
     for device in rdma.devices:
         for port in device.ports or ():
             rate = f" {port.rate_gbit_s:g} Gb/s" if port.rate_gbit_s else ""
-            words = f"{port.link_layer or 'RDMA'}{rate} {port.state or 'state not known'}"
+            layer = "RoCE" if port.link_layer == "Ethernet" else port.link_layer or "RDMA"
+            words = f"{layer}{rate} {port.state or 'state not known'}"
             groups.setdefault(words, []).append(device.name)
     texts = (f"{len(names)} x {words} ({_few(names)})" for words, names in groups.items())
     return _joined(texts) or "no RDMA adapter"

@@ -4,7 +4,7 @@ import shlex
 from typing import Optional
 
 from ddp_doctor.facts import Launch, Os
-from ddp_doctor.model import Step, command
+from ddp_doctor.model import Step, command, say
 
 KUBERNETES_VOLUME_URL = "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"
 
@@ -33,6 +33,17 @@ def install(os: Optional[Os], redhat: str, debian: str) -> Step:
     if names & {"suse", "opensuse", "sles"} or any(name.startswith("opensuse") for name in names):
         return command(f"zypper install -y {redhat}", who="root", scope="this node")
     return command(f"dnf install -y {redhat}", who="root", scope="this node")
+
+
+_MANAGE = {"enable --now": "Start", "restart": "Restart", "stop": "Stop"}
+
+
+def service(os: Optional[Os], verb: str, names: str, **more: str) -> Step:
+    """Start, restart or stop services as root: by systemctl, or in words where systemd does not run. names: quoted."""
+    if os is not None and os.systemd is False:
+        text = f"{_MANAGE[verb]} {names}: systemd does not run here, so by what manages the services of this system."
+        return say(text, **{"who": "root", **more, "undo": ""})
+    return command(f"systemctl {verb} {names}", **{"who": "root", **more})
 
 
 def is_debian(os: Optional[Os]) -> bool:

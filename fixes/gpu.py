@@ -5,6 +5,7 @@ from typing import Iterator, Optional, Tuple
 
 from ddp_doctor.accelerators import last_branch
 from ddp_doctor.facts import Gpus, Os, Rdma
+from ddp_doctor.fixes._node import service
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, write_file
 from ddp_doctor.policy import Policy
 
@@ -67,20 +68,20 @@ def driver_library_mismatch(gpus: Gpus, os: Optional[Os] = None, rdma: Optional[
         "Reboot, so that the new kernel module is loaded",
         (drained, command("reboot", who="root", scope="this node", risk="ends everything that runs here")),
     )
-    yield Remedy("Exchange the module without a reboot", (drained, *_exchange(rdma)))
+    yield Remedy("Exchange the module without a reboot", (drained, *_exchange(rdma, os)))
 
 
 USERS_OF_NVIDIA = ("nvidia_peermem", "nv_peer_mem", "gdrdrv", "nvidia_fs")
 """Modules of GPUDirect RDMA and Storage: while one of them is loaded the kernel keeps the module nvidia."""
 
 
-def _exchange(rdma: Optional[Rdma]) -> Iterator[Step]:
+def _exchange(rdma: Optional[Rdma], os: Optional[Os]) -> Iterator[Step]:
     """Stop the services that hold the GPUs open, then take the modules out, those that use others first."""
     more = {"who": "root", "scope": "this node until reboot"}
     loaded = rdma.modules if rdma is not None and rdma.modules is not None else USERS_OF_NVIDIA
     users = [name for name in USERS_OF_NVIDIA if name in loaded]
     # patterns match units that are loaded: one that is not installed is no error
-    yield command("systemctl stop 'nvidia-*' 'dcgm*'", see=DRIVER_CONTAINER, **more)
+    yield service(os, "stop", "'nvidia-*' 'dcgm*'", see=DRIVER_CONTAINER, **more)
     yield command(" ".join(["modprobe -r", *users, "nvidia_drm nvidia_modeset nvidia_uvm nvidia"]), **more)
     yield command(
         " ".join(["modprobe -a nvidia nvidia_uvm", *(users if loaded is not USERS_OF_NVIDIA else ())]), **more

@@ -3,7 +3,7 @@
 from typing import Iterator, Optional
 
 from ddp_doctor.facts import Clock, Os
-from ddp_doctor.fixes._node import engine_of, install, is_debian
+from ddp_doctor.fixes._node import engine_of, install, is_debian, service
 from ddp_doctor.model import Remedy, Step, command, say
 
 CHRONY_FAQ = "https://chrony-project.org/faq.html"
@@ -18,13 +18,9 @@ def not_synchronised(time: Clock, os: Optional[Os] = None) -> Iterator[Remedy]:
     elif time.synchroniser:
         yield Remedy(f"See why {time.synchroniser} has no source", (command("timedatectl status"), _reachable()))
     else:
-        service = "chrony" if is_debian(os) else "chronyd"
-        start = command(
-            f"systemctl enable --now {service}",
-            who="root",
-            scope="this node",
-            undo=f"systemctl disable --now {service}",
-        )
+        name = "chrony" if is_debian(os) else "chronyd"
+        undo = f"systemctl disable --now {name}"
+        start = service(os, "enable --now", name, scope="this node", undo=undo)
         same = say("Let all nodes ask the same servers: what counts is that they agree.", who="root", see=CHRONY_FAQ)
         yield Remedy("Run chrony", (install(os, "chrony", "chrony"), start, same))
 
@@ -44,8 +40,9 @@ def offset_breaks_rendezvous(time: Clock, os: Optional[Os] = None) -> Iterator[R
 def _step(time: Clock, os: Optional[Os]) -> Remedy:
     if engine_of(os):
         return _of_host()
-    tool = "systemctl restart systemd-timesyncd" if time.synchroniser == "systemd-timesyncd" else "chronyc makestep"
-    step = command(tool, who="root", scope="this node", risk="programs that run see the time jump", see=CHRONY_FAQ)
+    more = {"who": "root", "scope": "this node", "risk": "programs that run see the time jump", "see": CHRONY_FAQ}
+    timesyncd = time.synchroniser == "systemd-timesyncd"
+    step = service(os, "restart", "systemd-timesyncd", **more) if timesyncd else command("chronyc makestep", **more)
     return Remedy("Set the clock at once", (step,))
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Iterator, Optional
 
-from ddp_doctor import compat, decode, tables
+from ddp_doctor import compat, decode, glossary, tables
 from ddp_doctor.accelerators import is_gpu_node
 from ddp_doctor.checks.stack._build import official_builds
 from ddp_doctor.compat import Floor
@@ -43,7 +43,7 @@ def torch_not_installed(
 
 def _installed(torch: Torch) -> Reading:
     installed = known(torch.installed, torch, "installed")
-    python = f"{torch.python or 'the examined Python'} (chosen by {torch.python_chosen_by or 'default'})"
+    python = f"{torch.python or 'the examined Python'} ({glossary.chosen_by(torch.python_chosen_by)})"
     return Reading(
         ok=installed,
         measured=f"torch {torch.version or 'of unknown version'} in {python}" if installed else f"no torch in {python}",
@@ -69,8 +69,16 @@ def torch_import_fails(torch: Torch) -> Iterator[Reading]:
         ok=imported,
         measured=f"imported{took}" if imported else _last_line(torch.import_error) or cause.says,
         expected="import torch works",
-        message=f"torch {torch.version or ''} cannot be imported: {cause.says}".replace("  ", " "),
+        message=f"torch {torch.version or ''} cannot be imported: {_why(torch, cause)}".replace("  ", " "),
     )
+
+
+def _why(torch: Torch, cause: decode.Cause) -> str:
+    """The cause; of an interpreter that does not start also which one, and that rights lack."""
+    if cause.kind != "interpreter":
+        return cause.says
+    denied = "permission denied" in (torch.import_error or "").lower()
+    return f"this user may not run {torch.python}" if denied else f"{torch.python} could not be started"
 
 
 def _last_line(text: Optional[str]) -> str:

@@ -34,6 +34,7 @@ def read(host: Host, ask: Ask) -> Os:
         boot_id=optional(lambda: _line(host, "/proc/sys/kernel/random/boot_id"), unread, "boot_id"),
         selinux=optional(lambda: _selinux(host), unread, "selinux"),
         secure_boot=optional(lambda: _secure_boot(host), unread, "secure_boot"),
+        systemd=optional(lambda: host.exists("/run/systemd/system"), unread, "systemd"),
         unread=unread,
     )
 

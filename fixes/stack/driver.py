@@ -8,7 +8,7 @@ from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import is_jetson
 from ddp_doctor.facts import Cuda, Gpus, Os, Rdma, Torch
 from ddp_doctor.fixes import gpu as _gpu
-from ddp_doctor.fixes._node import is_debian
+from ddp_doctor.fixes._node import is_debian, service
 from ddp_doctor.fixes.stack._pip import newest, pip
 from ddp_doctor.model import Remedy, Step, Verdict, command, say, unset
 from ddp_doctor.policy import Policy
@@ -39,7 +39,7 @@ def cuda_not_available(
     elif cause.kind in ("mismatch", "compat", "stub"):
         yield from _other_libcuda(cause.kind, gpus, cuda, os, rdma)
     elif cause.kind == "fabric":
-        yield Remedy("Start the fabric manager of the driver's own version", _fabric(gpus))
+        yield Remedy("Start the fabric manager of the driver's own version", _fabric(gpus, os))
     elif cause.kind == "unknown":
         yield Remedy("Load nvidia_uvm anew", _uvm())
     elif cause.kind == "mps":
@@ -82,9 +82,9 @@ def _other_libcuda(
         )
 
 
-def _fabric(gpus: Gpus) -> Tuple[Step, ...]:
+def _fabric(gpus: Gpus, os: Optional[Os]) -> Tuple[Step, ...]:
     return (
-        command("systemctl enable --now nvidia-fabricmanager", who="root", scope="this node", see=FABRIC),
+        service(os, "enable --now", "nvidia-fabricmanager", scope="this node", see=FABRIC),
         say(
             f"Its version must be the driver's ({gpus.driver or 'see nvidia-smi'}); on B200 systems nvlsm must run too.",
             who="root",

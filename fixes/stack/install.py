@@ -5,6 +5,7 @@ from typing import Iterator, Optional
 
 from ddp_doctor import compat, decode
 from ddp_doctor.facts import Cuda, Gpus, Os, Torch
+from ddp_doctor.fixes._node import quoted
 from ddp_doctor.fixes.stack._pip import again, install, library_path, pip
 from ddp_doctor.model import Remedy, Verdict, command, export, say, unset
 
@@ -25,6 +26,9 @@ def torch_import_fails(
     torch: Torch, cuda: Optional[Cuda] = None, gpus: Optional[Gpus] = None, os: Optional[Os] = None
 ) -> Iterator[Remedy]:
     cause = decode.import_failure(torch.import_failure, torch.import_error or "")
+    if cause.kind == "interpreter":
+        yield from _other_python(torch)
+        return
     if cause.kind in ("nccl", "symbol", "libstdcxx", "segfault", "abort") and library_path(cuda):
         yield Remedy(
             "Let torch find its own libraries",
@@ -44,6 +48,14 @@ def torch_import_fails(
         yield Remedy("Install torch anew, with the packages that it requires", (again(torch),))
     elif cause.kind in ("glibc", "cpu"):
         yield Remedy("Install a torch that this system can load", install(torch, gpus, os))
+
+
+def _other_python(torch: Torch) -> Iterator[Remedy]:
+    path = quoted(torch.python or "python3")
+    text = "Each folder on the way must be searchable (x), the file executable, its file system not mounted noexec."
+    look = command(f"namei -l -- {path}", scope="this node")
+    yield Remedy("Let this user run that Python", (look, say(text, who="root")))
+    yield Remedy("Examine the Python that the job uses", (say("ddp-doctor run --python /path/to/python"),))
 
 
 _SPECIAL = {

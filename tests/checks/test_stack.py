@@ -89,6 +89,20 @@ def blind(error, code=None, **more):
     return torch(cuda_available=False, cuda_device_count=0, cuda_error=error, cuda_init_code=code, **more)
 
 
+def test_an_interpreter_that_may_not_be_run_is_no_torch_to_install_anew():
+    denied = broken("/root/env/bin/python: Permission denied", "could-not-start", python="/root/env/bin/python")
+    (verdict,) = judged("stack/torch-import-fails", torch=denied, gpus=gpus(), os=UBUNTU)
+    assert verdict.message.endswith("this user may not run /root/env/bin/python")
+    assert "namei -l -- /root/env/bin/python" in remedy_text(verdict)
+    assert "pip" not in remedy_text(verdict)
+
+
+def test_how_the_python_was_chosen_is_said_in_words():
+    own = Torch(installed=False, python="/opt/doctor/bin/python", python_chosen_by="own interpreter")
+    (verdict,) = judged("stack/torch-not-installed", torch=own)
+    assert "ddp-doctor's own: neither an active environment nor python3 on PATH has torch" in verdict.measured
+
+
 def preloaded(version, where="ld-preload"):
     return Cuda(library_path=(), shadowing=(Library("/opt/nccl/libnccl.so.2", "nccl", version, where),))
 

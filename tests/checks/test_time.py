@@ -114,3 +114,19 @@ def test_a_wrong_clock_is_stepped_by_its_keeper(clock, kind, expected):
     (verdict,) = judged("time/offset-breaks-rendezvous", TWO, time=clock, os=Os(container=kind))
     assert expected in remedy_text(verdict)
     assert verdict.measured == "30 s off"
+
+
+@pytest.mark.parametrize(
+    ("systemd", "kind", "said"),
+    [
+        (True, "command", "systemctl enable --now chronyd"),
+        (None, "command", "systemctl enable --now chronyd"),
+        (False, "sentence", "Start chronyd: systemd does not run here"),
+    ],
+)
+def test_services_are_started_in_words_where_systemd_does_not_run(systemd, kind, said):
+    found = Os(id="rocky", container="", systemd=systemd)
+    (verdict,) = judged("time/not-synchronised", TWO, time=Clock("", False), os=found)
+    starts = [step for remedy in verdict.fixes for step in remedy.steps if "chronyd" in step.text]
+    assert [(step.kind, step.who) for step in starts] == [(kind, "root")]
+    assert starts[0].text.startswith(said)

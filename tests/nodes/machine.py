@@ -8,7 +8,7 @@ say, in their own formats. What a description gives word for word (``[files]``, 
     like        another node: its tables hold where this one has none of that name
     config      the configuration file of the run, if any
     [ask]       options of the run, by the names of ``Ask``
-    [system]    name kernel os_release distro glibc machine vendor product
+    [system]    name kernel os_release distro glibc machine vendor product systemd (else: where it is no container)
     [processor] model sockets cores threads allowed quota governor guest (below a hypervisor)
     [memory]    total_gib available_gib swap_gib limit_gib
     [limits]    memlock_kib nofile nproc (numbers or "unlimited"), cap (CapEff mask)
@@ -117,6 +117,8 @@ def _system(node: Table) -> Iterator[Entry]:
     yield "read /proc/uptime", "864000.51 49000000.11\n"
     yield "read /proc/filesystems", system.get("filesystems", "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\n\text4\n")
     yield "read /etc/os-release", system["os_release"]
+    if system.get("systemd", "pid_namespace" not in system):
+        yield stat("/run/systemd/system", "directory", 0o755)
     yield "ask distro", system.get("distro", "")
     yield "ask glibc", "glibc " + system.get("glibc", "2.35")
     yield "ask machine", system.get("machine", "x86_64")
