@@ -141,7 +141,7 @@ _printing = _options(
     click.option("--json", "as_json", is_flag=True, help="The same as --output json=-."),
     click.option("--brief", is_flag=True, help="One line of at most 80 characters."),
     click.option("--exit-style", type=click.Choice(["plain", "nagios"]), default="plain", show_default=True, help="nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN."),
-    click.option("-v", "--verbose", is_flag=True, help="Also what passed."),
+    click.option("-v", "--verbose", is_flag=True, help="Also what passed, and the steps of every remedy."),
 )  # fmt: skip
 
 
