@@ -116,9 +116,13 @@ def _spelt(address: Address) -> List[str]:
     packed = address.packed
     words = "".join(packed[i : i + 4][::-1].hex().upper() for i in range(0, len(packed), 4))
     if address.version == 4:
-        mapped = ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + packed)
-        return [str(address), words, "0000000000000000FFFF0000" + words, mapped.exploded]
-    return [str(address), words, address.exploded, packed.hex()]
+        return [str(address), words, "0000000000000000FFFF0000" + words, _as_gid(b"\0" * 10 + b"\xff\xff" + packed)]
+    return [str(address), words, _as_gid(packed), packed.hex()]
+
+
+def _as_gid(packed: bytes) -> str:
+    """Eight groups of four digits, as sysfs writes a GID."""
+    return ":".join(packed[i : i + 2].hex() for i in range(0, 16, 2))
 
 
 def _addresses(text: str) -> Iterator[Address]:

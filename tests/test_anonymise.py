@@ -44,6 +44,9 @@ def test_nothing_that_identifies_is_left():
         "0a01:0203",
         "3c:ec:ef",
         "lab.example",
+        "bigmem",
+        "login-private",
+        "corp.example",
     ):
         assert secret not in text
     for kept in ("7.6.5.32", "127.0.1.1", "127.0.0.1 localhost", "eth0"):
