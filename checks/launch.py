@@ -166,11 +166,13 @@ def master_is_loopback(launch: Launch, network: Optional[Network] = None) -> Ite
     if launch.master_addr:
         resolved = network.master_name.addresses if network is not None and network.master_name else ()
         # On the master itself its own name may well be 127.0.1.1: network/own-name-is-loopback judges that.
-        seen = () if launch.is_master and not _is_local_name(launch.master_addr) else resolved
-        local = _is_local_name(launch.master_addr) or (bool(seen) and all(map(nccl.is_loopback, seen)))
+        loopback = bool(resolved) and all(map(nccl.is_loopback, resolved))
+        local = _is_local_name(launch.master_addr)
+        if loopback and launch.is_master and not local:
+            return
         also = f" ({', '.join(resolved)})" if resolved and resolved != (launch.master_addr,) else ""
         yield Reading(
-            ok=not local,
+            ok=not local and not loopback,
             measured=f"MASTER_ADDR {launch.master_addr}{also}",
             expected="a name or address of the first node that all nodes reach",
             message="every node will look for the master on itself",

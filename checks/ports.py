@@ -3,8 +3,8 @@
 from typing import Iterator
 
 from ddp_doctor.collect.master import DEFAULT_PORT
-from ddp_doctor.facts import Connection, Launch, Network, Reach, Reason, Socket
-from ddp_doctor.model import Reading, Severity, check, known
+from ddp_doctor.facts import Connection, Launch, Limits, Network, Reach, Reason, Socket
+from ddp_doctor.model import NotKnown, Reading, Severity, check, known
 from ddp_doctor.units import seconds
 
 
@@ -79,6 +79,26 @@ def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator
 
 
 @check(Severity.ERROR)
+def master_port_privileged(launch: Launch, limits: Limits) -> Iterator[Reading]:
+    """MASTER_PORT is one that only root may open.
+
+    Why: The store of rank 0 cannot listen below net.ipv4.ip_unprivileged_port_start, 1024 by default, without root's rights
+        or CAP_NET_BIND_SERVICE: "Permission denied" (errno 13).
+    See: https://docs.kernel.org/networking/ip-sysctl.html
+        https://man7.org/linux/man-pages/man7/capabilities.7.html
+    """
+    if launch.master_port is not None and known(launch.is_master, launch, "is_master"):
+        lowest = known(limits.lowest_port, limits, "lowest_port")
+        yield Reading(
+            ok=launch.master_port >= lowest,
+            subject=f"port {launch.master_port}",
+            measured=f"MASTER_PORT {launch.master_port}; this process may open ports from {lowest} on",
+            expected=f"a port from {lowest} on",
+            message="the master may not open its port",
+        )
+
+
+@check(Severity.ERROR)
 def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
     """This node cannot reach the master's port.
 
@@ -87,10 +107,13 @@ def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
     See: https://man7.org/linux/man-pages/man8/ip-route.8.html
         https://man7.org/linux/man-pages/man2/connect.2.html
     """
-    for connection in known(reach.connections, reach, "connections"):
-        if _is_master(connection, launch) and connection.outcome == "unresolved":
+    attempts = [c for c in known(reach.connections, reach, "connections") if _is_master(c, launch)]
+    if launch.master_addr and not any(not c.local for c in attempts):
+        raise NotKnown(Reason("not-applicable", f"the master {launch.master_addr} is this node itself"))
+    for connection in attempts:
+        if connection.outcome == "unresolved":
             yield _unresolved(connection)
-        elif _is_master(connection, launch) and not connection.local:
+        elif not connection.local:
             yield _reading(connection, may_be_silent=True)
 
 

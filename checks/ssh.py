@@ -1,9 +1,9 @@
 """Checks of ssh between nodes: only some launchers need it, and only for jobs of several nodes."""
 
-from typing import Iterator
+from typing import Iterator, Optional
 
 from ddp_doctor.checks._job import SSH_LAUNCHERS
-from ddp_doctor.facts import Logins, Reason, Ssh, SshFile
+from ddp_doctor.facts import Logins, Os, Reason, Ssh, SshFile
 from ddp_doctor.model import Reading, Severity, check, known, why_unknown
 from ddp_doctor.policy import Policy
 
@@ -22,19 +22,32 @@ FAILURES = {
     "error": "ssh failed",
 }
 GROUP_OR_OTHERS = 0o077
-WRITABLE_BY_OTHERS = 0o022
+WRITABLE_BY_GROUP, WRITABLE_BY_ALL = 0o020, 0o002
 
 
 @check(Severity.ERROR)
 def login_fails(logins: Logins, policy: Policy) -> Iterator[Reading]:
-    """A login without a password fails.
+    """A login without a password fails, and the launcher needs it.
 
     Why: mpirun, DeepSpeed and ssh loops log in to every node to start its ranks, where nobody can type a password or accept
         a host key: the job does not start, or starts on some nodes and waits for the others.
     See: https://www.deepspeed.ai/getting-started/
         https://man.openbsd.org/ssh
     """
-    if policy.launcher not in NO_LOGIN_LAUNCHERS:
+    if policy.launcher in SSH_LAUNCHERS:
+        yield from _logins(logins)
+
+
+@check(Severity.WARNING)
+def login_perhaps_needed(logins: Logins, policy: Policy) -> Iterator[Reading]:
+    """A login without a password fails, and nothing says whether the launcher needs one.
+
+    Why: Mpirun, DeepSpeed and ssh loops log in to every node to start its ranks; torchrun, Slurm and Kubernetes do not.
+        --launcher or the policy tells which it is.
+    See: https://www.deepspeed.ai/getting-started/
+        https://man.openbsd.org/ssh
+    """
+    if policy.launcher not in (*SSH_LAUNCHERS, *NO_LOGIN_LAUNCHERS):
         yield from _logins(logins)
 
 
@@ -96,19 +109,23 @@ def private_key_exposed(ssh: Ssh) -> Iterator[Reading]:
 
 
 @check(Severity.WARNING, several_nodes=True)
-def writable_by_others(ssh: Ssh) -> Iterator[Reading]:
+def writable_by_others(ssh: Ssh, os: Optional[Os] = None) -> Iterator[Reading]:
     """The home, .ssh or authorized_keys can be written by others.
 
-    Why: sshd with its default StrictModes then refuses the keys of this user ("bad ownership or modes"), so logins to
+    Why: Sshd with its default StrictModes then refuses the keys of this user ("bad ownership or modes"), so logins to
         this node ask for a password. What counts is each folder on the way to authorized_keys; with a shared home it is so
-        on every node.
+        on every node. Debian's sshd accepts what a group may write that has no other member, so that there, and where the
+        system is not known, only what everybody may write counts.
     See: https://man.openbsd.org/sshd
+        https://bugs.debian.org/314347
     """
+    private_groups = os is None or os.id is None or bool({os.id, *(os.like or ())} & {"debian", "ubuntu"})
+    unwanted = WRITABLE_BY_ALL if private_groups else WRITABLE_BY_ALL | WRITABLE_BY_GROUP
     files = known(ssh.files, ssh, "files")
     keys = [file for file in files if file.kind == "authorized_keys"]
     for file in files:
         if file in keys or any(key.path.startswith(file.path.rstrip("/") + "/") for key in keys):
-            yield _mode(file, WRITABLE_BY_OTHERS, "sshd refuses this user's keys: others may write here")
+            yield _mode(file, unwanted, "sshd refuses this user's keys: others may write here")
 
 
 def _mode(file: SshFile, unwanted: int, message: str) -> Reading:

@@ -137,6 +137,8 @@ class Limits:
     core_bytes: Optional[Limit] = None
     cap_ipc_lock: Optional[bool] = None
     """The process has CAP_IPC_LOCK in its effective set: memlock does not bind it."""
+    lowest_port: Optional[int] = None
+    """The lowest TCP port that this process may listen on; 1 with CAP_NET_BIND_SERVICE."""
     whose: Optional[str] = None
     """Whose limits these are, e.g. "this shell (user ana)", "the job step", "root's ssh session"."""
     cgroup_pids_max: Optional[int] = None

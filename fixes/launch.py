@@ -50,7 +50,9 @@ def node_rank_out_of_range(launch: Launch) -> Iterator[Remedy]:
 
 
 def _torchrun(launch: Launch) -> Remedy:
-    steps = [unset(name, scope="this job") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    steps = [unset(name, scope="this job") for name in names if name in (launch.sources or {}).values()]
+    steps = steps or [say("Start the ranks with torchrun, which numbers them.", scope="this job", see=TORCHRUN)]
     if is_slurm(launch):
         text = "In an sbatch script set them inside srun (srun bash -c '...'): outside, all tasks get the first one's."
         steps.append(say(text, scope="this job", see="https://slurm.schedmd.com/srun.html"))

@@ -29,6 +29,11 @@ def master_port_in_use(launch: Launch, network: Network) -> Iterator[Remedy]:
     yield from master_port_taken(launch, network)
 
 
+def master_port_privileged(launch: Launch, network: Optional[Network] = None) -> Iterator[Remedy]:
+    """A port that everybody may open."""
+    yield _other_port(network or Network(), launch)
+
+
 def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator[Remedy]:
     """A port below the range, or reserve this one."""
     yield _other_port(network, launch)

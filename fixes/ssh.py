@@ -14,6 +14,13 @@ def login_fails(logins: Logins, finding: Verdict, os: Optional[Os] = None) -> It
     yield from _remedies(outcome, finding.subject, os)
 
 
+def login_perhaps_needed(logins: Logins, finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """As the login failed; or name the launcher that needs none."""
+    yield from login_fails(logins, finding, os)
+    text = "Name the launcher: --launcher torchrun (or slurm, kubernetes), or launcher in the policy."
+    yield Remedy("If ranks are started without logging in", (say(text),))
+
+
 def login_unavailable(logins: Logins, finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
     """As the login failed."""
     yield from login_fails(logins, finding, os)

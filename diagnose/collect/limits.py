@@ -18,8 +18,8 @@ _ROWS = {
     "stack_bytes": "Max stack size",
     "core_bytes": "Max core file size",
 }
-CAP_IPC_LOCK = 14
-"""Bit number in include/uapi/linux/capability.h."""
+CAP_NET_BIND_SERVICE, CAP_IPC_LOCK = 10, 14
+"""Bit numbers in include/uapi/linux/capability.h."""
 
 
 def read(host: Host, ask: Ask) -> Limits:
@@ -31,6 +31,7 @@ def read(host: Host, ask: Ask) -> Limits:
         cap_ipc_lock=optional(
             lambda: parse_capability(host.read("/proc/self/status"), CAP_IPC_LOCK), unread, "cap_ipc_lock"
         ),
+        lowest_port=optional(lambda: _lowest_port(host), unread, "lowest_port"),
         whose=optional(
             lambda: whose(host.env(), host.user()[1], optional(lambda: container_kind(host), {}, "") or ""),
             unread,
@@ -70,6 +71,13 @@ def parse_limits(text: str) -> Dict[str, Limit]:
             soft, hard = (UNLIMITED if n == "unlimited" else min(int(n), UNLIMITED) for n in found.groups())
             rows[name] = Limit(soft, hard)
     return rows
+
+
+def _lowest_port(host: Host) -> int:
+    """By the capability, else by the network namespace's net.ipv4.ip_unprivileged_port_start (ip-sysctl)."""
+    if parse_capability(host.read("/proc/self/status"), CAP_NET_BIND_SERVICE):
+        return 1
+    return read_number(host, "/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 
 def parse_capability(status: str, bit: int) -> bool:

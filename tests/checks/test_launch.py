@@ -93,7 +93,7 @@ def resolved(*addresses):
         (TWO, Launch(master_addr="::1"), Network(), "failed"),
         (TWO, Launch(master_addr="10.0.0.1"), Network(), "passed"),
         (TWO, Launch(master_addr="node0", is_master=False), resolved("127.0.1.1"), "failed"),
-        (TWO, Launch(master_addr="node0", is_master=True), resolved("127.0.1.1"), "passed"),
+        (TWO, Launch(master_addr="node0", is_master=True), resolved("127.0.1.1"), "skipped"),
         (TWO, Launch(master_addr="node0", is_master=False), resolved("10.0.0.1"), "passed"),
         (TWO, Launch(), Network(), "skipped"),
         (Policy(nnodes=1), Launch(master_addr="localhost"), Network(), "skipped"),
@@ -216,6 +216,20 @@ SLURM = {"rank": "SLURM_PROCID", "world_size": "SLURM_STEP_NUM_TASKS"}
 )
 def test_ranks_need_a_place_to_meet(launch, found):
     assert outcome("launch/master-unset", TWO, launch=launch) == found
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        ({"rank": "RANK", "world_size": "WORLD_SIZE"}, ["RANK", "WORLD_SIZE"]),
+        ({"rank": "SLURM_PROCID", "world_size": "WORLD_SIZE"}, ["WORLD_SIZE"]),
+        ({"rank": "PMI_RANK", "world_size": "PMI_SIZE"}, []),
+    ],
+)
+def test_only_variables_that_are_set_are_taken_away(sources, said):
+    (verdict,) = judged("launch/rank-out-of-range", launch=Launch(rank=4, world_size=4, sources=sources))
+    assert [step.name for step in verdict.fixes[0].steps if step.kind == "unset"] == said
+    assert verdict.fixes[0].steps
 
 
 @pytest.mark.parametrize(

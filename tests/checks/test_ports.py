@@ -1,7 +1,7 @@
 """Checks of the master's port and of ports that were asked for."""
 
 import pytest
-from ddp_doctor.facts import Connection, Launch, Network, Reach, Reason, Socket
+from ddp_doctor.facts import Connection, Launch, Limits, Network, Reach, Reason, Socket
 from judging import judged, outcome, remedy_text
 
 RANGE = (32768, 60999)
@@ -47,6 +47,30 @@ def test_the_owner_is_named_and_another_port_is_offered():
 def test_inside_a_job_the_owner_is_a_note():
     (verdict,) = judged("ports/master-port-in-use", launch=RANK, network=network(PYTHON))
     assert (verdict.severity.value, "own store or torchrun agent" in verdict.message) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("port", "lowest", "is_master", "found"),
+    [
+        (443, 1024, True, "failed"),
+        (443, 1, True, "passed"),
+        (443, 0, True, "passed"),
+        (1024, 1024, True, "passed"),
+        (443, 1024, False, "skipped"),
+        (443, None, True, "skipped"),
+    ],
+)
+def test_only_root_opens_low_ports(port, lowest, is_master, found):
+    launch = Launch(is_master=is_master, master_port=port)
+    (verdict,) = judged("ports/master-port-privileged", launch=launch, limits=Limits(lowest_port=lowest))
+    assert verdict.outcome.value == found
+    assert ("--master-port 29500" in remedy_text(verdict)) is (found == "failed")
+
+
+def test_a_master_that_is_this_node_needs_no_way_to_it():
+    loopback = Launch(is_master=None, master_addr="127.0.0.1", master_port=29500)
+    (verdict,) = judged("ports/master-port-unreachable", launch=loopback, reach=Reach(()))
+    assert verdict.reason.text == "the master 127.0.0.1 is this node itself"
 
 
 @pytest.mark.parametrize(

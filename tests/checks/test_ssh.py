@@ -6,6 +6,7 @@ from ddp_doctor.facts import Login, Logins, Os, Reason, Ssh, SshFile
 from ddp_doctor.policy import Policy
 from judging import judged, outcome, remedy_text
 
+MPIRUN = Policy(launcher="mpirun")
 NO_CLIENT = Ssh(unread={"client": Reason("absent", "ssh: no such command")})
 
 
@@ -14,31 +15,34 @@ def logins(*pairs):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "fails", "unavailable"),
+    ("launcher", "check", "severity"),
     [
-        (None, "failed", "skipped"),
-        ("ssh", "failed", "skipped"),
-        ("mpirun", "failed", "skipped"),
-        ("deepspeed", "failed", "skipped"),
-        ("torchrun", "skipped", "failed"),
-        ("slurm", "skipped", "failed"),
-        ("kubernetes", "skipped", "failed"),
+        (None, "ssh/login-perhaps-needed", "warning"),
+        ("none", "ssh/login-perhaps-needed", "warning"),
+        ("ssh", "ssh/login-fails", "error"),
+        ("mpirun", "ssh/login-fails", "error"),
+        ("deepspeed", "ssh/login-fails", "error"),
+        ("torchrun", "ssh/login-unavailable", "note"),
+        ("slurm", "ssh/login-unavailable", "note"),
+        ("kubernetes", "ssh/login-unavailable", "note"),
     ],
 )
-def test_logins_matter_to_launchers_that_log_in(launcher, fails, unavailable):
-    policy, found = Policy(launcher=launcher), logins(("node2", "timed-out"))
-    assert outcome("ssh/login-fails", policy, logins=found) == fails
-    assert outcome("ssh/login-unavailable", policy, logins=found) == unavailable
+def test_logins_matter_to_launchers_that_log_in(launcher, check, severity):
+    policy, facts = Policy(launcher=launcher), logins(("node2", "timed-out"))
+    checks = ("ssh/login-fails", "ssh/login-perhaps-needed", "ssh/login-unavailable")
+    found = [v for name in checks for v in judged(name, policy, logins=facts) if v.outcome.value == "failed"]
+    assert [(v.check, v.severity.value) for v in found] == [(check, severity)]
+    assert found[0].fixes
 
 
 def test_each_node_has_a_verdict_of_its_own():
-    verdicts = judged("ssh/login-fails", logins=logins(("node2", "ok"), ("node3", "auth-refused")))
+    verdicts = judged("ssh/login-fails", MPIRUN, logins=logins(("node2", "ok"), ("node3", "auth-refused")))
     assert [(v.subject, v.outcome.value) for v in verdicts] == [("node2", "passed"), ("node3", "failed")]
     assert verdicts[1].message == "the node refuses every key: a password would be asked for"
 
 
 def test_a_login_that_the_deadline_cut_short_is_not_judged():
-    slow, bad = judged("ssh/login-fails", logins=logins(("node2", "deadline"), ("node3", "refused")))
+    slow, bad = judged("ssh/login-fails", MPIRUN, logins=logins(("node2", "deadline"), ("node3", "refused")))
     assert (slow.outcome.value, slow.reason.kind) == ("skipped", "deadline")
     assert bad.outcome.value == "failed"
 
@@ -67,7 +71,7 @@ def test_logins_that_nobody_asked_for_are_no_fault():
     ],
 )
 def test_each_way_to_fail_has_its_own_remedy(failure, os, expected):
-    (verdict,) = judged("ssh/login-fails", logins=logins(("node2", failure)), os=os)
+    (verdict,) = judged("ssh/login-fails", MPIRUN, logins=logins(("node2", failure)), os=os)
     assert failure in FAILURES
     assert expected in remedy_text(verdict)
 
@@ -75,7 +79,7 @@ def test_each_way_to_fail_has_its_own_remedy(failure, os, expected):
 @pytest.mark.parametrize("failure", sorted(FAILURES))
 @pytest.mark.parametrize("host", ["$(id)", "-oProxyCommand=x", "a;b"])
 def test_hostile_names_reach_no_command_unquoted(host, failure):
-    (verdict,) = judged("ssh/login-fails", logins=logins((host, failure)))
+    (verdict,) = judged("ssh/login-fails", MPIRUN, logins=logins((host, failure)))
     commands = [step.text for remedy in verdict.fixes for step in remedy.steps if step.kind == "command"]
     for text in commands:
         assert host not in text.replace(f"'{host}'", "")
@@ -121,17 +125,20 @@ def test_a_node_without_keys_has_none_exposed():
 
 
 @pytest.mark.parametrize(
-    ("home", "folder", "keys", "failed"),
+    ("home", "folder", "keys", "system", "failed"),
     [
-        ("0755", "0700", "0600", []),
-        ("0750", "0755", "0644", []),
-        ("0775", "0700", "0600", ["/home/ana"]),
-        ("0755", "0770", "0600", ["/home/ana/.ssh"]),
-        ("0755", "0700", "0664", ["/home/ana/.ssh/authorized_keys"]),
-        ("0755", "0700", "0602", ["/home/ana/.ssh/authorized_keys"]),
+        ("0755", "0700", "0600", "rocky", []),
+        ("0750", "0755", "0644", "rocky", []),
+        ("0775", "0700", "0600", "rocky", ["/home/ana"]),
+        ("0755", "0770", "0600", "rocky", ["/home/ana/.ssh"]),
+        ("0755", "0700", "0664", "rocky", ["/home/ana/.ssh/authorized_keys"]),
+        ("0755", "0700", "0602", "rocky", ["/home/ana/.ssh/authorized_keys"]),
+        ("0775", "0770", "0664", "ubuntu", []),
+        ("0777", "0700", "0600", "ubuntu", ["/home/ana"]),
+        ("0775", "0770", "0664", None, []),
     ],
 )
-def test_sshd_wants_nobody_else_to_write_on_the_way_to_authorized_keys(home, folder, keys, failed):
+def test_sshd_wants_nobody_else_to_write_on_the_way_to_authorized_keys(home, folder, keys, system, failed):
     files = (
         SshFile("/home/ana", home, 1000, "directory"),
         SshFile("/home/ana/.ssh", folder, 1000, "directory"),
@@ -139,7 +146,7 @@ def test_sshd_wants_nobody_else_to_write_on_the_way_to_authorized_keys(home, fol
         SshFile("/home/ana/.ssh/authorized_keys", keys, 1000, "authorized_keys"),
         SshFile("/home/ana/.ssh/config", "0666", 1000, "config"),
     )
-    verdicts = judged("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=files))
+    verdicts = judged("ssh/writable-by-others", Policy(nnodes=2), ssh=Ssh(files=files), os=Os(id=system))
     assert [v.subject for v in verdicts if v.outcome.value == "failed"] == failed
 
 

@@ -47,6 +47,7 @@ def test_node() -> None:
         stack_bytes=Limit(8388608, UNLIMITED),
         core_bytes=Limit(0, UNLIMITED),
         cap_ipc_lock=False,
+        lowest_port=1,
         whose="the Slurm job (user ana)",
         cgroup_pids_max=1024,
         cgroup_pids_current=17,
@@ -54,6 +55,14 @@ def test_node() -> None:
         kernel_threads_max=8255160,
         kernel_file_max=UNLIMITED,
     )
+
+
+def test_the_lowest_port_of_a_user_is_the_kernels() -> None:
+    plain = {"/proc/self/status": "CapEff:\t0000000000000000\n"}
+    start = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+    assert read({**NODE, **plain, start: "1024\n"}).lowest_port == 1024
+    assert read({**NODE, **plain, start: "0\n"}).lowest_port == 0
+    assert read({**NODE, **plain}).unread["lowest_port"].kind == "absent"
 
 
 def test_without_a_limit_the_own_group_is_counted() -> None:
