@@ -26,6 +26,8 @@ from ddp_doctor.versions import minor, newer, release
 
 LIMIT_S = 300
 """Of one call of pip: an index may be slow, none takes that long."""
+OLD_GLIBC = "2.17"
+"""Wheels for it were tagged by names that are older than PEP 600."""
 WHEELS = ("--only-binary=:all:", "--no-deps")
 
 
@@ -89,13 +91,12 @@ def _pip(*arguments: str) -> str:
 def _target(python: str, machine: str, glibc: str) -> Tuple[str, ...]:
     """Options that let pip act for another interpreter and system."""
     number, t = minor(python).replace(".", ""), "t" if python.endswith("t") else ""
-    platform = f"manylinux_{glibc.replace('.', '_')}_{machine}"
-    return (
-        f"--python-version={minor(python)}",
-        "--implementation=cp",
-        f"--abi=cp{number}{t}",
-        f"--platform={platform}",
+    tags = (
+        f"manylinux_{glibc.replace('.', '_')}",
+        *(("manylinux1", "manylinux2014", "linux") if glibc == OLD_GLIBC else ()),
     )
+    platforms = (f"--platform={tag}_{machine}" for tag in tags)
+    return (f"--python-version={minor(python)}", "--implementation=cp", f"--abi=cp{number}{t}", *platforms)
 
 
 @lru_cache(maxsize=None)
