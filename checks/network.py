@@ -299,6 +299,7 @@ def address_behind_nat(
     See: https://docs.docker.com/engine/network/drivers/bridge/
         https://learn.microsoft.com/en-us/windows/wsl/networking
     """
+    source = "" if os.container else "https://learn.microsoft.com/en-us/windows/wsl/networking"
     interfaces = _interfaces(network)
     for endpoint in nccl.sockets(interfaces, env, nccl.version_of(torch)).endpoints[:1]:
         subnet = _nat(endpoint, interfaces, os)
@@ -309,6 +310,7 @@ def address_behind_nat(
                 measured=f"{endpoint.interface.name} has {endpoint.address.ip}, in {os.container or os.virtualisation}",
                 expected="an address in the network of the other nodes",
                 message="other nodes cannot connect to this address",
+                source=source,
             )
 
 

@@ -1,6 +1,6 @@
 """Checks of InfiniBand and RoCE: can NCCL use the adapters (HCAs) that this node has?"""
 
-from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nccl
 from ddp_doctor.facts import Env, Network, Os, Rdma, RdmaDevice, Torch
@@ -22,10 +22,19 @@ def required_rdma_missing(rdma: Rdma, env: Env, policy: Policy, torch: Optional[
         unread = why_unknown(rdma, "devices").text if rdma.devices is None else ""
         yield Reading(  # what is required and could not be read is no better than what is not there
             ok=bool(active),
-            measured=unread or _states(active or ports) or "no RDMA port that NCCL could use",
+            measured=unread or _states(active or ports) or _nothing(rdma, env),
             expected="an active RDMA port",
             message="this node has no RDMA port that is known to be usable",
         )
+
+
+def _nothing(rdma: Rdma, env: Env) -> str:
+    """What was looked at where there is no port: the RDMA devices, those that NCCL_IB_HCA leaves out, the PCI bus."""
+    devices = ", ".join(device.name for device in rdma.devices or ())
+    left_out = f" (NCCL_IB_HCA={env.get('NCCL_IB_HCA')})" if devices and env.get("NCCL_IB_HCA") else ""
+    bus = "could not be read" if rdma.pci_hcas is None else "; ".join(rdma.pci_hcas) or "no RDMA adapter"
+    here = f"none of the ports of {devices} is for NCCL{left_out}" if devices else "/sys/class/infiniband is empty"
+    return f"{here}; on the PCI bus: {bus}"
 
 
 @check(Severity.ERROR, several_nodes=True)
@@ -131,6 +140,38 @@ def _why_down(ports: Sequence[nccl.HcaPort]) -> str:
     return (
         "the port has no link: cable, transceiver or switch port" if len(ports) == 1 else "no port of these has a link"
     )
+
+
+@check(Severity.NOTE, several_nodes=True)
+def port_down_beside_its_like(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Reading]:
+    """An InfiniBand port has no link while the same port of equal adapters is active.
+
+    Why: Without NCCL_IB_HCA NCCL passes over it without a word: the GPUs beside it share the other adapters, and this node
+        pairs its ports differently from the others. It may be meant so; a cable that came loose looks the same.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
+    """
+    named = nccl.hca_list(env, nccl.version_of(torch))
+    if nccl.overridden(env) is None and (named is None or named.negated):
+        ports = nccl.hca_ports(known(rdma.devices, rdma, "devices"), env, nccl.version_of(torch))
+        for alike in _alike(p for p in ports if not {p.name, p.device.name} & set(policy.ignore_hcas)):
+            active = [port for port in alike if port.active]
+            for port in alike if len(active) > len(alike) / 2 else ():
+                yield Reading(
+                    ok=port.active is not False,
+                    subject=port.name,
+                    measured=_states([port]),
+                    expected=f"ACTIVE, as on {len(active)} of {len(alike)} adapters of board {port.device.board_id}",
+                    message="this port has no link, and those of its like have one",
+                )
+
+
+def _alike(ports: Iterable[nccl.HcaPort]) -> List[List[nccl.HcaPort]]:
+    """InfiniBand ports of one number on adapters of one board (PSID)."""
+    found: Dict[Tuple[str, int], List[nccl.HcaPort]] = {}
+    for port in ports:
+        if port.device.board_id and port.port.link_layer == "InfiniBand" and port.active is not None:
+            found.setdefault((port.device.board_id, port.port.port), []).append(port)
+    return [group for group in found.values() if len(group) > 1]
 
 
 @check(Severity.NOTE, several_nodes=True)

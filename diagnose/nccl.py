@@ -487,12 +487,22 @@ def fastest(endpoints: Sequence[Endpoint]) -> Optional[Endpoint]:
     return max(endpoints, key=lambda e: wire_speed_gbit_s(e.interface) or 0.0) if endpoints else None
 
 
-def traffic(network: Optional[Network], rdma: Optional[Rdma], env: Optional[Env], torch: Optional[Torch] = None) -> str:
-    """One sentence on how data will go between nodes: "NCCL will use enp3s0 at 1 Gb/s: about 0.11 GB/s, slow but normal"."""
+def traffic(
+    network: Optional[Network],
+    rdma: Optional[Rdma],
+    env: Optional[Env],
+    torch: Optional[Torch] = None,
+    gpus: Optional[int] = None,
+) -> str:
+    """One sentence on how data will go between nodes: "NCCL will use enp3s0 at 1 Gb/s: about 0.11 GB/s, slow but normal".
+
+    gpus: those of the job on this node; fewer of them than of RDMA ports need not use all ports.
+    """
     version = version_of(torch)
     way = carrier(rdma, env, version)
     if way.kind == "rdma":
-        return f"NCCL will use {rdma_words(way.ports)}"
+        some = "up to " if gpus is not None and gpus < len(way.ports) else ""
+        return f"NCCL will use {some}{rdma_words(way.ports)}"
     if way.kind == "plug-in":
         return f"NCCL will use a network plug-in ({way.why})"
     found = sockets(network.interfaces, env, version) if network and network.interfaces else Sockets(())

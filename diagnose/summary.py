@@ -3,7 +3,8 @@
 from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from ddp_doctor import header, model, nccl, next_lines
-from ddp_doctor.facts import NodeFacts
+from ddp_doctor.accelerators import answering, chosen
+from ddp_doctor.facts import Gpus, NodeFacts
 from ddp_doctor.model import Outcome, Severity, Verdict
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
@@ -70,7 +71,9 @@ def _headline(
         yield f"Nothing to judge: none of the checks ({len({v.check for v in verdicts})}) had anything to look at here."
     else:
         seen = f" as far as could be seen ({plural(len(blind), 'check')} could not look)" if blind else ""
-        yield f"Ready{seen}{', with ' + plural(len(warnings), 'warning') if warnings else ''}."
+        yield f"Ready{seen}{', with ' + plural(len(warnings), 'warning') if warnings else ''}" + (
+            f"{_without_torch(nodes)}."
+        )
     yield from _network(nodes, policy)
 
 
@@ -123,13 +126,27 @@ def _network(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
     ways: Dict[str, List[str]] = {}
     for facts in nodes:
         if facts.gpus and facts.gpus.gpus:
-            way = nccl.traffic(facts.network, facts.rdma, facts.env, facts.torch)
+            way = nccl.traffic(facts.network, facts.rdma, facts.env, facts.torch, _gpus_of_job(facts.gpus))
             ways.setdefault(way, []).append(facts.name)
     ways.pop("", None)
     if len(ways) == 1:
         yield f"{next(iter(ways))}."
     elif ways:
         yield "; ".join(f"{_few(names)}: {way}" for way, names in ways.items()) + "."
+
+
+def _gpus_of_job(gpus: Gpus) -> int:
+    """GPUs that a job here can use: those that answer and that CUDA_VISIBLE_DEVICES leaves."""
+    working = len(answering(gpus))
+    names = chosen(gpus.visible_devices)
+    return working if names is None else min(working, len(names))
+
+
+def _without_torch(nodes: Sequence[NodeFacts]) -> str:
+    """Words where torch was looked for and none was found on any node: then nothing is known of what the job runs."""
+    looked = [n for n in nodes if n.torch or "torch" not in n.reasons or n.reasons["torch"].kind != "not-asked"]
+    found = any(n.torch and n.torch.installed for n in nodes)
+    return ", but no torch was examined" if looked and not found else ""
 
 
 def _few(names: List[str]) -> str:

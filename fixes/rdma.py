@@ -40,6 +40,14 @@ def port_down(rdma: Rdma, env: Env, finding: Verdict, os: Optional[Os] = None) -
     yield Remedy("Tell ddp-doctor that the port is down by design", (say(text),))
 
 
+def port_down_beside_its_like(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Cable; or say that it is meant so."""
+    device = plain(finding.subject.split(":")[0])
+    yield Remedy("Bring the link up", (*_look(os), *_phys(device), _cable()))
+    text = f"ignore_hcas = [{finding.subject.split(':')[0]!r}] in the policy says so."
+    yield Remedy("Tell ddp-doctor that the port is down by design", (say(text),))
+
+
 def link_layers_mixed(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Remedy]:
     """Name the ports that carry the job: those of the kind that has most bandwidth."""
     ports = nccl.carrier(rdma, env, nccl.version_of(torch)).ports

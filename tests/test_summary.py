@@ -134,6 +134,27 @@ def test_no_word_on_the_network_where_nccl_will_not_use_it_or_nothing_is_known(n
     assert headline([verdict(PASSED)], 0, [node], **policy) == "Ready."
 
 
+def test_ready_without_a_torch_says_so():
+    none = Torch("/usr/bin/python3", "3.10.12", "PATH", False)
+    ready = [verdict(PASSED)]
+    assert headline(ready, 0, [facts(torch=none)]) == f"Ready, but no torch was examined. {WIRE}"
+    lost = facts(torch=None, reasons={"torch": Reason("timed-out", "timed out")})
+    assert headline(ready, 0, [lost]) == f"Ready, but no torch was examined. {WIRE}"
+    skipped = facts(torch=None, reasons={"torch": Reason("not-asked", "not selected")})
+    assert headline(ready, 0, [skipped]) == f"Ready. {WIRE}"
+    assert headline(ready, 0, [facts(torch=none), facts("n2")]).startswith("Ready. ")
+
+
+def test_a_job_with_fewer_gpus_than_ports_need_not_use_all():
+    port = RdmaPort(1, "ACTIVE", link_layer="InfiniBand", rate_gbit_s=400.0)
+    rdma = Rdma(devices=tuple(RdmaDevice(f"mlx5_{n}", ports=(port,)) for n in range(8)))
+    for gpus, words in ((8, "NCCL will use 8 InfiniBand"), (2, "NCCL will use up to 8 InfiniBand")):
+        assert words in headline([verdict(PASSED)], 0, [facts(gpus=gpus, rdma=rdma)])
+    node = facts(gpus=8, rdma=rdma)
+    hidden = replace(node, gpus=replace(node.gpus, visible_devices="0,1"))
+    assert "NCCL will use up to 8 InfiniBand" in headline([verdict(PASSED)], 0, [hidden])
+
+
 def test_headline_of_several_nodes():
     nodes = [facts(), facts("n2", "eno1", "10.0.0.2"), facts("n3", ip="10.0.0.3")]
     found = headline([verdict(FAILED), verdict(PASSED, node="n2")], 1, nodes)

@@ -1,5 +1,7 @@
 """Checks of InfiniBand and RoCE: what NCCL would use, and what is down by design."""
 
+from dataclasses import replace
+
 import pytest
 from ddp_doctor.facts import (
     Address,
@@ -87,6 +89,36 @@ def test_a_roce_port_is_as_down_as_its_interface():
     assert verdict.message == "the network interface ens1np0 of the RoCE port is down or has no link"
     assert "ip link set ens1np0 up" in remedy_text(verdict)
     assert "ibstat" not in remedy_text(verdict)
+
+
+def boards(*states, layer="InfiniBand"):
+    """Adapters of one board, with these states of their first ports."""
+    return tuple(replace(device(f"mlx5_{n}", s, layer=layer), board_id="MT_0000000838") for n, s in enumerate(states))
+
+
+SEVEN_OF_EIGHT = boards("ACTIVE", "ACTIVE", "ACTIVE", "DOWN", "ACTIVE", "ACTIVE", "ACTIVE", "ACTIVE")
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "variables", "ignored", "failed"),
+    [
+        ("one of eight", SEVEN_OF_EIGHT, env(), (), ["mlx5_3:1"]),
+        ("one of eight, another left out", SEVEN_OF_EIGHT, env(NCCL_IB_HCA="^mlx5_7"), (), ["mlx5_3:1"]),
+        ("named without it", SEVEN_OF_EIGHT, env(NCCL_IB_HCA="=mlx5_0"), (), []),
+        ("ignored", SEVEN_OF_EIGHT, env(), ("mlx5_3",), []),
+        ("all are up", boards("ACTIVE", "ACTIVE"), env(), (), []),
+        ("half of them", boards("ACTIVE", "DOWN"), env(), (), []),
+        ("RoCE", boards("ACTIVE", "ACTIVE", "DOWN", layer="Ethernet"), env(), (), []),
+        ("second ports", tuple(replace(d, board_id="MT_1") for d in DUAL), env(), (), []),
+        ("other boards", (*EIGHT, *STORAGE), env(), (), []),
+    ],
+)
+def test_a_port_that_is_down_beside_its_like_is_noted(name, devices, variables, ignored, failed):
+    policy = Policy(nnodes=2, ignore_hcas=ignored)
+    verdicts = judged("rdma/port-down-beside-its-like", policy, rdma=rdma(*devices), env=variables)
+    assert [v.subject for v in verdicts if v.outcome.value == "failed"] == failed
+    assert {v.severity.value for v in verdicts} == {"note"}
+    assert all("mlxlink" in remedy_text(v) for v in verdicts if v.fixes)
 
 
 def netdev(*ips, name="ens1np0", **more):
@@ -272,3 +304,9 @@ def test_an_adapter_without_a_device_is_noted(devices, hcas, found):
 def test_required_rdma_must_be_usable(facts, require, found):
     policy = Policy(require=require)
     assert outcome("rdma/required-rdma-missing", policy, rdma=facts, env=env(), os=BARE) == found
+
+
+def test_what_was_looked_at_is_said_where_required_rdma_is_missing():
+    facts = rdma(pci_hcas=("0000:07:00.0 15b3:101b -",))
+    (verdict,) = judged("rdma/required-rdma-missing", Policy(require=("rdma",)), rdma=facts, env=env())
+    assert verdict.measured == "/sys/class/infiniband is empty; on the PCI bus: 0000:07:00.0 15b3:101b -"
