@@ -13,8 +13,8 @@ from ddp_doctor.policy import Policy
 def variable_malformed(launch: Launch) -> Iterator[Reading]:
     """A launcher variable holds a text that it cannot hold.
 
-    Why: init_process_group reads RANK, WORLD_SIZE and MASTER_PORT as whole numbers, a port from 0 to 65535 ($SLURM_JOB_ID is too
-        large for one), and MASTER_ADDR as one name or address.
+    Why: The call init_process_group reads RANK, WORLD_SIZE and MASTER_PORT as whole numbers, a port from 0 to 65535
+        ($SLURM_JOB_ID is too large for one), and MASTER_ADDR as one name or address.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
     for name, text in (launch.malformed or {}).items():
@@ -33,7 +33,7 @@ def variable_malformed(launch: Launch) -> Iterator[Reading]:
 def rank_out_of_range(launch: Launch) -> Iterator[Reading]:
     """RANK is not below WORLD_SIZE.
 
-    Why: ranks count from 0 to WORLD_SIZE - 1; the store waits for ranks that never come, or init_process_group refuses.
+    Why: Ranks count from 0 to WORLD_SIZE - 1; the store waits for ranks that never come, or init_process_group refuses.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     yield from _below(launch, "RANK", launch.rank, "WORLD_SIZE", launch.world_size)
@@ -43,7 +43,7 @@ def rank_out_of_range(launch: Launch) -> Iterator[Reading]:
 def local_rank_out_of_range(launch: Launch) -> Iterator[Reading]:
     """LOCAL_RANK is not below LOCAL_WORLD_SIZE.
 
-    Why: local ranks count from 0 on every node. A global rank used as the local one works on the first node only.
+    Why: Local ranks count from 0 on every node. A global rank used as the local one works on the first node only.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     yield from _below(launch, "LOCAL_RANK", launch.local_rank, "LOCAL_WORLD_SIZE", launch.local_world_size)
@@ -53,7 +53,7 @@ def local_rank_out_of_range(launch: Launch) -> Iterator[Reading]:
 def node_rank_out_of_range(launch: Launch) -> Iterator[Reading]:
     """The node rank is not below the number of nodes.
 
-    Why: node ranks count from 0; torchrun's static rendezvous never completes with a node rank that nobody expects.
+    Why: Node ranks count from 0; torchrun's static rendezvous never completes with a node rank that nobody expects.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     yield from _below(launch, "node rank", launch.node_rank, "number of nodes", launch.nnodes)
@@ -73,7 +73,7 @@ def _below(launch: Launch, name: str, value: Optional[int], bound_name: str, bou
 def local_rank_without_gpu(launch: Launch, gpus: Gpus, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """There is no GPU for this LOCAL_RANK.
 
-    Why: scripts take cuda:LOCAL_RANK; "invalid device ordinal" ends those that have none, and two ranks on one GPU end in
+    Why: Scripts take cuda:LOCAL_RANK; "invalid device ordinal" ends those that have none, and two ranks on one GPU end in
         "Duplicate GPU detected".
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
@@ -91,7 +91,7 @@ def local_rank_without_gpu(launch: Launch, gpus: Gpus, torch: Optional[Torch] = 
 def one_gpu_per_rank(launch: Launch, gpus: Gpus, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """Every rank sees one GPU only, so that LOCAL_RANK is not its number.
 
-    Why: with --gpus-per-task or --gpu-bind Slurm shows each task its own GPU as device 0. That is fine for a script that uses
+    Why: With --gpus-per-task or --gpu-bind Slurm shows each task its own GPU as device 0. That is fine for a script that uses
         device 0; one that uses cuda:LOCAL_RANK fails with "invalid device ordinal".
     See: https://slurm.schedmd.com/gres.html
     """
@@ -138,7 +138,7 @@ def _by(gpus: Gpus) -> str:
 def world_size_mismatch(launch: Launch, policy: Policy) -> Iterator[Reading]:
     """WORLD_SIZE is not the number of nodes times the ranks per node.
 
-    Why: the store waits for ranks that nobody starts. Nodes with different numbers of ranks are allowed: then set
+    Why: The store waits for ranks that nobody starts. Nodes with different numbers of ranks are allowed: then set
         homogeneous = false in the policy. Before torchrun starts, platforms set WORLD_SIZE to the number of nodes: fine.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -160,7 +160,7 @@ def world_size_mismatch(launch: Launch, policy: Policy) -> Iterator[Reading]:
 def master_is_loopback(launch: Launch, network: Optional[Network] = None) -> Iterator[Reading]:
     """MASTER_ADDR is a loopback address in a job of several nodes.
 
-    Why: every node then looks for the store of rank 0 on itself; all but the first wait until they time out.
+    Why: Every node then looks for the store of rank 0 on itself; all but the first wait until they time out.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
     if launch.master_addr:
@@ -188,7 +188,7 @@ def _is_local_name(address: str) -> bool:
 def master_is_elsewhere(launch: Launch, network: Network, os: Optional[Os] = None) -> Iterator[Reading]:
     """This node has rank 0, but the master's address is another machine's.
 
-    Why: the store is opened by rank 0, on its own node. Here nobody connects to it, and there nobody opens it: all ranks wait
+    Why: The store is opened by rank 0, on its own node. Here nobody connects to it, and there nobody opens it: all ranks wait
         until they time out. Swapped ranks and the address of another node are the usual causes.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -202,7 +202,7 @@ def master_is_elsewhere(launch: Launch, network: Network, os: Optional[Os] = Non
 def master_is_this_node(launch: Launch, network: Network) -> Iterator[Reading]:
     """The master's address is this node's, but its rank is not 0.
 
-    Why: rank 0 opens the store on its own node, where nobody looks for it; here nobody opens it: all ranks wait until they
+    Why: Rank 0 opens the store on its own node, where nobody looks for it; here nobody opens it: all ranks wait until they
         time out. Swapped ranks and the own address given on every node are the usual causes. Two torchrun on one machine,
         a trial of two nodes, are the exception.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
@@ -217,7 +217,7 @@ def master_is_this_node(launch: Launch, network: Network) -> Iterator[Reading]:
 def master_in_doubt(launch: Launch, network: Network, os: Optional[Os] = None) -> Iterator[Reading]:
     """The node's rank and the master's address seem not to fit together.
 
-    Why: the store is opened by rank 0, on its own node. The master's address may be right although this node does not have it:
+    Why: The store is opened by rank 0, on its own node. The master's address may be right although this node does not have it:
         the public address of a cloud's machine, or a name that stands for a service. So may numbers that a scheduler gave.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -310,7 +310,7 @@ def _meeting(launch: Launch, network: Network, ok: bool, message: str) -> Readin
 def master_unset(launch: Launch) -> Iterator[Reading]:
     """No master is named in a job of several nodes.
 
-    Why: with env:// init_process_group refuses to start without MASTER_ADDR, and torchrun's static rendezvous takes 127.0.0.1,
+    Why: With env:// init_process_group refuses to start without MASTER_ADDR, and torchrun's static rendezvous takes 127.0.0.1,
         so that every node waits for itself.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """

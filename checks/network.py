@@ -51,7 +51,7 @@ def own_name_is_elsewhere(
 ) -> Iterator[Reading]:
     """This host's own name resolves to an address that none of its interfaces has.
 
-    Why: an old entry in DNS or /etc/hosts, or the public address of a host behind NAT. Gloo cannot bind to it and falls back
+    Why: An old entry in DNS or /etc/hosts, or the public address of a host behind NAT. Gloo cannot bind to it and falls back
         to loopback; torchrun's c10d rendezvous does not recognise the master.
     See: https://github.com/pytorch/pytorch/pull/26166
         https://github.com/pytorch/pytorch/issues/73656
@@ -66,8 +66,8 @@ def own_name_useless_to_peers(
 ) -> Iterator[Reading]:
     """Other nodes could not reach this host by the address of its own name, on which nothing known here relies.
 
-    Why: harmless while the launch is static (a node rank and the master's address) and only NCCL is used. Gloo without GLOO_SOCKET_IFNAME (device
-        meshes, checkpoints and the default back ends use it beside NCCL) and torchrun's c10d rendezvous would fail.
+    Why: Harmless while the launch is static (a node rank and the master's address) and only NCCL is used. Gloo
+        without GLOO_SOCKET_IFNAME (device meshes, checkpoints and the default back ends use it beside NCCL) and torchrun's c10d rendezvous would fail.
     See: https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
         https://docs.pytorch.org/docs/stable/distributed.html
     """
@@ -147,7 +147,7 @@ def _gloo_only(gpus: Optional[Gpus], torch: Optional[Torch]) -> bool:
 def no_usable_interface(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """No interface is up with an address that other nodes could reach.
 
-    Why: every rank must connect to the others by TCP, also where InfiniBand carries the data; with loopback, link-local
+    Why: Every rank must connect to the others by TCP, also where InfiniBand carries the data; with loopback, link-local
         addresses and local bridges alone it cannot.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
     """
@@ -166,7 +166,7 @@ def no_usable_interface(network: Network, env: Env, torch: Optional[Torch] = Non
 def loopback_down(network: Network) -> Iterator[Reading]:
     """The loopback interface is down.
 
-    Why: torchrun --standalone and a master called localhost meet on 127.0.0.1, which then answers nobody: "Network is
+    Why: Torchrun --standalone and a master called localhost meet on 127.0.0.1, which then answers nobody: "Network is
         unreachable". Fresh network namespaces (unshare -n, some sandboxes) begin like that.
     See: https://man7.org/linux/man-pages/man7/network_namespaces.7.html
     """
@@ -186,7 +186,7 @@ def loopback_down(network: Network) -> Iterator[Reading]:
 def loopback_chosen(network: Network, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL will use the loopback interface.
 
-    Why: it publishes 127.0.0.1 as the address of this rank, so that ranks on other nodes connect to themselves and fail.
+    Why: It publishes 127.0.0.1 as the address of this rank, so that ranks on other nodes connect to themselves and fail.
         A list that only excludes, such as ^docker0, takes lo first: naming anything switches the automatic choice off.
     See: https://github.com/NVIDIA/nccl/issues/286
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
@@ -236,7 +236,7 @@ def doubtful_interface(
 ) -> Iterator[Reading]:
     """NCCL will use an interface that probably does not lead to the other nodes.
 
-    Why: by itself NCCL leaves out docker*, lo* and, from 2.28.3, virbr* only. Bridges and veth ends of containers, VPNs and
+    Why: By itself NCCL leaves out docker*, lo* and, from 2.28.3, virbr* only. Bridges and veth ends of containers, VPNs and
         tunnels that are up are taken like any other; connections over them fail, hang or crawl.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
         https://github.com/NVIDIA/nccl/issues/529
@@ -262,7 +262,7 @@ def chosen_interface_down(
 ) -> Iterator[Reading]:
     """NCCL will use an interface that has no link.
 
-    Why: an interface keeps its address when the cable, the transceiver or the switch port fails. NCCL before 2.28.3 takes it
+    Why: An interface keeps its address when the cable, the transceiver or the switch port fails. NCCL before 2.28.3 takes it
         like any other, and the connections over it time out.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
         https://github.com/NVIDIA/nccl/blob/v2.27.7-1/src/misc/socket.cc
@@ -294,7 +294,7 @@ def address_behind_nat(
 ) -> Iterator[Reading]:
     """The address that NCCL will publish is behind the NAT of a container or of WSL.
 
-    Why: other nodes cannot connect to an address that exists on this machine only: containers need the host's network, and
+    Why: Other nodes cannot connect to an address that exists on this machine only: containers need the host's network, and
         WSL its mirrored mode. Forwarding MASTER_PORT does not help: every rank listens on ports of its own.
     See: https://docs.docker.com/engine/network/drivers/bridge/
         https://learn.microsoft.com/en-us/windows/wsl/networking
@@ -344,7 +344,7 @@ def slow_interface(
 ) -> Iterator[Reading]:
     """The interface that NCCL will use is slower than 10 Gb/s.
 
-    Why: without RDMA the gradients of every step cross it. It works; the figure says what to expect. Virtual NICs state no
+    Why: Without RDMA the gradients of every step cross it. It works; the figure says what to expect. Virtual NICs state no
         speed of a wire and are not judged.
     See: https://github.com/NVIDIA/nccl/issues/450
     """
@@ -366,7 +366,7 @@ def interface_below_policy(
 ) -> Iterator[Reading]:
     """The interface that NCCL will use is slower than the site's policy demands.
 
-    Why: a link that negotiated down, or the management network chosen in place of the fast one, makes every node of the job
+    Why: A link that negotiated down, or the management network chosen in place of the fast one, makes every node of the job
         as slow as this one. The policy's interface_min_gbit_s sets the bound.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
@@ -481,7 +481,7 @@ def _grammar(value: str) -> str:
 def master_name_unresolved(network: Network, launch: Launch) -> Iterator[Reading]:
     """The master's name does not resolve on this node.
 
-    Why: every rank looks MASTER_ADDR up to reach the store of rank 0; those that cannot retry until they time out. A Slurm
+    Why: Every rank looks MASTER_ADDR up to reach the store of rank 0; those that cannot retry until they time out. A Slurm
         list that was not expanded (node[01-04]) is no name either: scontrol show hostnames expands it.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """

@@ -12,7 +12,7 @@ from ddp_doctor.units import seconds
 def master_port_taken(launch: Launch, network: Network) -> Iterator[Reading]:
     """Another process listens on MASTER_PORT of the master.
 
-    Why: the store of rank 0 cannot bind to it ("errno: 98 - Address already in use"). Two jobs with the same port on one node
+    Why: The store of rank 0 cannot bind to it ("errno: 98 - Address already in use"). Two jobs with the same port on one node
         and processes left by an earlier job are the usual causes. Any listener counts: the store binds to all addresses.
     See: https://github.com/pytorch/pytorch/issues/73320
         https://docs.pytorch.org/docs/stable/distributed.html
@@ -25,7 +25,7 @@ def master_port_taken(launch: Launch, network: Network) -> Iterator[Reading]:
 def master_port_in_use(launch: Launch, network: Network) -> Iterator[Reading]:
     """MASTER_PORT is in use while a job runs here.
 
-    Why: inside a job (RANK is set) its own torchrun agent or the store of rank 0 is the expected owner. If the owner named here
+    Why: Inside a job (RANK is set) its own torchrun agent or the store of rank 0 is the expected owner. If the owner named here
         is not of this job, the ranks meet a stranger or each other's job.
     See: https://github.com/pytorch/pytorch/issues/73320
     """
@@ -63,7 +63,7 @@ def _owner(socket: Socket) -> str:
 def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator[Reading]:
     """MASTER_PORT lies in the range from which the kernel picks ports for outgoing connections.
 
-    Why: any program's outgoing connection may hold it when the job starts, which then fails now and then with "Address
+    Why: Any program's outgoing connection may hold it when the job starts, which then fails now and then with "Address
         already in use". A port below net.ipv4.ip_local_port_range, such as 29500, is safe.
     See: https://github.com/NVIDIA/enroot/issues/243
         https://docs.kernel.org/networking/ip-sysctl.html
@@ -102,7 +102,7 @@ def master_port_privileged(launch: Launch, limits: Limits) -> Iterator[Reading]:
 def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
     """This node cannot reach the master's port.
 
-    Why: every rank connects to MASTER_ADDR:MASTER_PORT first and waits until it times out when it cannot. The error, its delay
+    Why: Every rank connects to MASTER_ADDR:MASTER_PORT first and waits until it times out when it cannot. The error, its delay
         and the neighbour table tell a firewall from a dead host and from a missing route.
     See: https://man7.org/linux/man-pages/man8/ip-route.8.html
         https://man7.org/linux/man-pages/man2/connect.2.html
@@ -121,7 +121,7 @@ def master_port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
 def port_unreachable(launch: Launch, reach: Reach) -> Iterator[Reading]:
     """This node cannot reach a port that was asked for.
 
-    Why: the person who asked needs it. The error, its delay and the neighbour table tell a firewall from a dead host and from a
+    Why: The person who asked needs it. The error, its delay and the neighbour table tell a firewall from a dead host and from a
         missing route. A refusal is fine for the master's port, where nothing listens before the job starts, and for no other.
     See: https://man7.org/linux/man-pages/man8/ip-route.8.html
         https://man7.org/linux/man-pages/man2/connect.2.html

@@ -13,7 +13,7 @@ from ddp_doctor.units import plural
 def required_rdma_missing(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """The policy requires RDMA and this node has no port that NCCL could use.
 
-    Why: a node without its InfiniBand or RoCE joins the job over TCP, and the whole job runs at its speed.
+    Why: A node without its InfiniBand or RoCE joins the job over TCP, and the whole job runs at its speed.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
     """
     if "rdma" in policy.require:
@@ -178,7 +178,7 @@ def _alike(ports: Iterable[nccl.HcaPort]) -> List[List[nccl.HcaPort]]:
 def link_layers_mixed(rdma: Rdma, env: Env, policy: Policy, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL will take InfiniBand and RoCE ports together.
 
-    Why: without NCCL_IB_HCA every active port counts, those of storage and management too. Such a port can slow down the job,
+    Why: Without NCCL_IB_HCA every active port counts, those of storage and management too. Such a port can slow down the job,
         and it cannot talk to an InfiniBand port: where nodes list their ports differently, NCCL from 2.26.2 ends with "Try
         selecting NICs of only one link type using NCCL_IB_HCA", and an older one waits or fails.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
@@ -228,7 +228,7 @@ def hca_list_matches_nothing(rdma: Rdma, env: Env, torch: Optional[Torch] = None
 def named_hca_absent(rdma: Rdma, env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """Some of the HCAs that NCCL_IB_HCA names are not there.
 
-    Why: an adapter that fell off the bus, or a list for other machines. NCCL uses the rest; nodes with different lists pair
+    Why: An adapter that fell off the bus, or a list for other machines. NCCL uses the rest; nodes with different lists pair
         their adapters wrongly.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
         https://github.com/NVIDIA/nccl/issues/302
@@ -294,7 +294,7 @@ def _node_words(rdma: Rdma, device: RdmaDevice) -> str:
 def hca_without_device(rdma: Rdma) -> Iterator[Reading]:
     """An adapter made for RDMA is on the PCI bus, but there is no RDMA device for it.
 
-    Why: its driver, or the driver's RDMA part (mlx5_ib and the like), is not loaded, so that NCCL can use it as an ordinary
+    Why: Its driver, or the driver's RDMA part (mlx5_ib and the like), is not loaded, so that NCCL can use it as an ordinary
         network card only. Cards that do RDMA beside being ordinary NICs are not counted.
     See: https://docs.kernel.org/infiniband/user_verbs.html
     """

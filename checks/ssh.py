@@ -29,7 +29,7 @@ WRITABLE_BY_GROUP, WRITABLE_BY_ALL = 0o020, 0o002
 def login_fails(logins: Logins, policy: Policy) -> Iterator[Reading]:
     """A login without a password fails, and the launcher needs it.
 
-    Why: mpirun, DeepSpeed and ssh loops log in to every node to start its ranks, where nobody can type a password or accept
+    Why: Mpirun, DeepSpeed and ssh loops log in to every node to start its ranks, where nobody can type a password or accept
         a host key: the job does not start, or starts on some nodes and waits for the others.
     See: https://www.deepspeed.ai/getting-started/
         https://man.openbsd.org/ssh
@@ -79,7 +79,7 @@ def _logins(logins: Logins) -> Iterator[Reading]:
 def client_absent(ssh: Ssh, policy: Policy) -> Iterator[Reading]:
     """The launcher logs in by ssh, and there is no ssh client.
 
-    Why: mpirun, DeepSpeed and ssh loops start the ranks of other nodes with the ssh command; container images often come
+    Why: Mpirun, DeepSpeed and ssh loops start the ranks of other nodes with the ssh command; container images often come
         without it.
     See: https://www.deepspeed.ai/getting-started/
     """
@@ -98,7 +98,7 @@ def client_absent(ssh: Ssh, policy: Policy) -> Iterator[Reading]:
 def private_key_exposed(ssh: Ssh) -> Iterator[Reading]:
     """A private key can be read by others.
 
-    Why: ssh ignores a private key that its group or others may read ("UNPROTECTED PRIVATE KEY FILE"), so logins that
+    Why: Ssh ignores a private key that its group or others may read ("UNPROTECTED PRIVATE KEY FILE"), so logins that
         relied on it ask for a password; and who can read it can log in as its owner. Copies by hand and mounted secrets
         are the usual causes.
     See: https://man.openbsd.org/ssh

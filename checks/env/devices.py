@@ -17,7 +17,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def all_gpus_hidden(env: Env, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
     """CUDA_VISIBLE_DEVICES hides every GPU.
 
-    Why: empty, or with -1 or something invalid in the first place, it leaves CUDA no device: is_available() is False and NCCL does
+    Why: Empty, or with -1 or something invalid in the first place, it leaves CUDA no device: is_available() is False and NCCL does
         not start. Right for a program that shall run on the CPU.
     See: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -46,7 +46,7 @@ def _entries(variable: Variable) -> List[str]:
 def gpu_listed_twice(env: Env) -> Iterator[Reading]:
     """CUDA_VISIBLE_DEVICES names a GPU twice.
 
-    Why: torch.cuda.device_count() is then 0, and CUDA gives an error instead of the devices.
+    Why: The call torch.cuda.device_count() then gives 0, and CUDA gives an error instead of the devices.
     See: https://github.com/pytorch/pytorch/blob/v2.4.0/torch/cuda/__init__.py
         https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -67,7 +67,7 @@ def gpu_listed_twice(env: Env) -> Iterator[Reading]:
 def gpu_list_cut(env: Env, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
     """CUDA_VISIBLE_DEVICES has an entry that is none, and CUDA stops reading there.
 
-    Why: an index or a UUID that this node does not have, a blank before a UUID, or indices and UUIDs mixed end the list without
+    Why: An index or a UUID that this node does not have, a blank before a UUID, or indices and UUIDs mixed end the list without
         a word: the GPUs named before are visible, those behind are not.
     See: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -118,7 +118,7 @@ def fewer_gpus_than_ranks(
 ) -> Iterator[Reading]:
     """CUDA_VISIBLE_DEVICES names fewer GPUs than there are ranks on a node.
 
-    Why: a script takes the GPU of its LOCAL_RANK: those beyond the last one fail with "invalid device ordinal". A scheduler
+    Why: A script takes the GPU of its LOCAL_RANK: those beyond the last one fail with "invalid device ordinal". A scheduler
         that shows each rank one GPU of its own means device 0.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """

@@ -120,7 +120,7 @@ def conf_file_missing(env: Env) -> Iterator[Reading]:
 def tilde_not_expanded(env: Env) -> Iterator[Reading]:
     """A path for NCCL begins with "~", which NCCL does not expand.
 
-    Why: a shell replaces "~" at the beginning of an unquoted value only; NCCL itself, files of settings and container files
+    Why: A shell replaces "~" at the beginning of an unquoted value only; NCCL itself, files of settings and container files
         take it for the name of a folder.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
     """

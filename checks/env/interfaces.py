@@ -19,7 +19,7 @@ _INTERFACE = r"eth\d*|en[opsxPb]\w+|em\d+|bond\d+(\.\d+)?|ib\d+|hsn\d*|docker\d*
 def list_mark_misplaced(env: Env) -> Iterator[Reading]:
     """A list of interfaces or adapters has a mark or a blank where it belongs to a name.
 
-    Why: one "^" and one "=" at the very beginning hold for the whole list, in this order; names are separated by commas alone.
+    Why: One "^" and one "=" at the very beginning hold for the whole list, in this order; names are separated by commas alone.
         ^docker0,^lo still admits lo, and "eth0, eth1" has a name that begins with a blank: such names match nothing.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
         https://github.com/NVIDIA/nccl-tests/issues/150
@@ -99,7 +99,7 @@ def name_of_wrong_kind(env: Env, network: Optional[Network] = None, rdma: Option
 def exclusion_admits_loopback(env: Env, network: Optional[Network] = None) -> Iterator[Reading]:
     """NCCL_SOCKET_IFNAME excludes some interfaces and so admits the loopback interface.
 
-    Why: by itself NCCL leaves lo and docker* out; a list of its own replaces that. ^docker0 admits lo, which comes first, and
+    Why: By itself NCCL leaves lo and docker* out; a list of its own replaces that. ^docker0 admits lo, which comes first, and
         ranks on other nodes are given 127.0.0.1. Write ^docker,lo or leave the variable out.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
         https://github.com/horovod/horovod/issues/700
@@ -122,7 +122,7 @@ def prefix_takes_more(
 ) -> Iterator[Reading]:
     """A name in a list takes more interfaces or adapters than the one that it names.
 
-    Why: without "=" at the beginning of the list names are prefixes: eth1 takes eth10, mlx5_1 takes mlx5_10 to mlx5_19, bond0
+    Why: Without "=" at the beginning of the list names are prefixes: eth1 takes eth10, mlx5_1 takes mlx5_10 to mlx5_19, bond0
         takes bond0.100.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
         https://github.com/NVIDIA/nccl/issues/177
@@ -162,7 +162,7 @@ def _taken_beside(named: nccl.NameList, here: List[str]) -> List[Tuple[str, str]
 def interfaces_differ(env: Env) -> Iterator[Reading]:
     """NCCL and Gloo are told to use different interfaces.
 
-    Why: that is allowed, and sensible where NCCL starts on InfiniBand and Gloo cannot; often one of the two was forgotten when
+    Why: That is allowed, and sensible where NCCL starts on InfiniBand and Gloo cannot; often one of the two was forgotten when
         the other was changed.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     No fix: which of them is right depends on the network.

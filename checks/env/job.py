@@ -20,7 +20,7 @@ def more_threads_than_processors(
 ) -> Iterator[Reading]:
     """OMP_NUM_THREADS times the ranks of this node is more than its processors.
 
-    Why: the threads of all ranks then take turns, and each parallel region waits for the last one. torchrun sets 1 where nothing
+    Why: The threads of all ranks then take turns, and each parallel region waits for the last one. torchrun sets 1 where nothing
         is set; the processors divided by the ranks is the most that makes sense.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -41,7 +41,7 @@ def more_threads_than_processors(
 def library_path_first(cuda: Cuda, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """LD_LIBRARY_PATH leads to another NCCL or cuDNN than the wheels bring.
 
-    Why: libraries found there can come before those that PyTorch's wheels bring, and be of a version that it was not built for.
+    Why: Libraries found there can come before those that PyTorch's wheels bring, and be of a version that it was not built for.
         Builds that are meant to take the system's libraries (containers of NVIDIA's, conda, sources) are not judged.
     See: https://man7.org/linux/man-pages/man8/ld.so.8.html
         https://github.com/pytorch/pytorch/issues/119932
@@ -104,7 +104,7 @@ def _exempts(entry: str, address: str) -> bool:
 def nodes_differ_from_slurm(env: Env) -> Iterator[Reading]:
     """The number of nodes that torchrun is told is not that of the Slurm step.
 
-    Why: torchrun waits for nodes that nobody starts, or leaves some out. PET_NNODES stands for --nnodes; a value from another
+    Why: Torchrun waits for nodes that nobody starts, or leaves some out. PET_NNODES stands for --nnodes; a value from another
         job or shell is easily left over.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
         https://slurm.schedmd.com/srun.html

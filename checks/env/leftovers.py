@@ -27,7 +27,7 @@ def p2p_disabled(env: Env, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
 def p2p_disabled_without_nvlink(env: Env, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
     """Direct access between GPUs without NVLink, or with bridges at most, is switched off.
 
-    Why: over PCIe it is worth less, and some machines need it off: drivers for GeForce RTX 40 do not have it, and virtual
+    Why: Over PCIe it is worth less, and some machines need it off: drivers for GeForce RTX 40 do not have it, and virtual
         machines and IOMMUs break it. Where it works, NCCL is faster with it.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
         https://github.com/NVIDIA/nccl-tests/issues/117
@@ -187,7 +187,7 @@ _SLOW: Dict[str, _Slow] = {
 def slow_debugging_left_on(env: Env) -> Iterator[Reading]:
     """Debugging that slows down every collective is on.
 
-    Why: these switches check, time or wait for each collective. They find faults and do not belong into production.
+    Why: These switches check, time or wait for each collective. They find faults and do not belong into production.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
         https://docs.pytorch.org/docs/stable/distributed.html
     """
@@ -200,7 +200,7 @@ def slow_debugging_left_on(env: Env) -> Iterator[Reading]:
 def cuda_launch_blocking_left_on(env: Env) -> Iterator[Reading]:
     """CUDA_LAUNCH_BLOCKING is on.
 
-    Why: every kernel is waited for, so that computing and communicating no longer overlap, and a process with several GPUs can
+    Why: Every kernel is waited for, so that computing and communicating no longer overlap, and a process with several GPUs can
         deadlock in NCCL. It is for finding the kernel that fails.
     See: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
         https://github.com/NVIDIA/nccl/issues/750
@@ -216,7 +216,7 @@ def cuda_launch_blocking_left_on(env: Env) -> Iterator[Reading]:
 def hangs_go_unnoticed(env: Env) -> Iterator[Reading]:
     """What ends a job that hangs is switched off.
 
-    Why: without asynchronous error handling or the monitoring thread a rank that lost its peers waits for ever, and holds its
+    Why: Without asynchronous error handling or the monitoring thread a rank that lost its peers waits for ever, and holds its
         GPUs.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
     """
@@ -249,7 +249,7 @@ def algorithm_forced(env: Env) -> Iterator[Reading]:
 def ll128_forced(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """The protocol LL128 is allowed by hand.
 
-    Why: it relies on 128-byte stores that arrive whole. NCCL uses it by itself where the hardware guarantees that; elsewhere it
+    Why: It relies on 128-byte stores that arrive whole. NCCL uses it by itself where the hardware guarantees that; elsewhere it
         can corrupt data.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-proto
     """

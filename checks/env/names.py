@@ -48,7 +48,7 @@ def name_nobody_reads(env: Env) -> Iterator[Reading]:
 def misspelt_name(env: Env) -> Iterator[Reading]:
     """The name of a variable is misspelt.
 
-    Why: a variable that nobody reads changes nothing and gives no error. The name is one or two letters away from that of a
+    Why: A variable that nobody reads changes nothing and gives no error. The name is one or two letters away from that of a
         real variable, which keeps its default.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -74,7 +74,7 @@ def misspelt_name(env: Env) -> Iterator[Reading]:
 def unknown_name(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A variable of NCCL's, torch's or Gloo's families is not one of those that we know.
 
-    Why: it may be of a newer release, of a plug-in or of a site's own software; if it is meant for NCCL itself it probably
+    Why: It may be of a newer release, of a plug-in or of a site's own software; if it is meant for NCCL itself it probably
         changes nothing. Families of clouds and plug-ins (NCCL_FASTRAK_*, NCCL_NET_*) are left alone.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -138,7 +138,7 @@ def name_newer_than_library(env: Env, torch: Optional[Torch] = None) -> Iterator
 def name_no_longer_read(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A variable is set that the installed NCCL or torch does not read any more.
 
-    Why: old guides and scripts carry it on; it changes nothing. NCCL_TREE_THRESHOLD and NCCL_IB_CUDA_SUPPORT went away with
+    Why: Old guides and scripts carry it on; it changes nothing. NCCL_TREE_THRESHOLD and NCCL_IB_CUDA_SUPPORT went away with
         NCCL 2.5 and 2.4.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
         https://github.com/NVIDIA/nccl/issues/211
@@ -165,7 +165,7 @@ def name_no_longer_read(env: Env, torch: Optional[Torch] = None) -> Iterator[Rea
 def name_deprecated(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A variable is set by its old name.
 
-    Why: it still works, with a warning, and is ignored as soon as the new name is set too: torchrun itself sets
+    Why: It still works, with a warning, and is ignored as soon as the new name is set too: torchrun itself sets
         TORCH_NCCL_ASYNC_ERROR_HANDLING, so that NCCL_ASYNC_ERROR_HANDLING=0 does nothing below it.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -216,7 +216,7 @@ def libfabric_provider_ignored(env: Env) -> Iterator[Reading]:
 def libfabric_provider_hides_efa(env: Env, rdma: Rdma) -> Iterator[Reading]:
     """FI_PROVIDER keeps libfabric from the EFA adapters of this node.
 
-    Why: the plug-in by which NCCL uses EFA (aws-ofi-nccl) looks for libfabric's provider efa. Without it NCCL takes TCP.
+    Why: The plug-in by which NCCL uses EFA (aws-ofi-nccl) looks for libfabric's provider efa. Without it NCCL takes TCP.
     See: https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md
     """
     provider = one(env, "FI_PROVIDER")

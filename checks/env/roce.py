@@ -11,7 +11,7 @@ from ddp_doctor.model import Reading, Severity, check, known, unknown
 def gid_index_empty(env: Env, rdma: Rdma, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL_IB_GID_INDEX points to an empty row of a port's GID table.
 
-    Why: the rows differ between hosts, containers and after a change of address; with an empty one the connection fails
+    Why: The rows differ between hosts, containers and after a change of address; with an empty one the connection fails
         ("ibv_modify_qp failed with error Invalid argument" or "No data available").
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-gid-index
         https://github.com/NVIDIA/nccl/issues/426
@@ -34,7 +34,7 @@ def gid_index_empty(env: Env, rdma: Rdma, torch: Optional[Torch] = None) -> Iter
 def gid_not_routable(env: Env, rdma: Rdma, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL will use a GID of a RoCE port that does not lead beyond its own link.
 
-    Why: a link-local GID (fe80::) or one of RoCE v1 reaches the same layer-2 network at most; through a router connections time
+    Why: A link-local GID (fe80::) or one of RoCE v1 reaches the same layer-2 network at most; through a router connections time
         out. NCCL before 2.21 takes row 0, which is mostly such a one. Later ones look for an IPv4 GID of RoCE v2 and
         find none where the interface has no IPv4 address; NCCL_IB_ADDR_FAMILY=AF_INET6 lets them look for IPv6.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-gid-index

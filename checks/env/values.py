@@ -57,7 +57,7 @@ def value_not_a_number(env: Env) -> Iterator[Reading]:
 def value_not_allowed(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A variable has a value that it cannot have.
 
-    Why: the library ignores it, takes another one or cuts it to its range, mostly without a word. NCCL_DEBUG=ERROR silences
+    Why: The library ignores it, takes another one or cuts it to its range, mostly without a word. NCCL_DEBUG=ERROR silences
         even warnings; NCCL_P2P_LEVEL=nvl is ignored, as these words must be in upper case.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -114,7 +114,7 @@ def torch_refuses_value(env: Env) -> Iterator[Reading]:
 def algorithm_unknown(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """NCCL_ALGO or NCCL_PROTO names something that NCCL does not have.
 
-    Why: from NCCL 2.24 on such a word ends the initialisation with an error; before, it was ignored.
+    Why: From NCCL 2.24 on such a word ends the initialisation with an error; before, it was ignored.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo
     """
     found = [v for v in (one(env, "NCCL_ALGO"), one(env, "NCCL_PROTO")) if v is not None]
@@ -180,7 +180,7 @@ def _timer(variable: Variable) -> Optional[Reading]:
 def ib_wait_too_long(env: Env, torch: Optional[Torch] = None) -> Iterator[Reading]:
     """A broken InfiniBand link is reported later than the time limit of torch.distributed.
 
-    Why: an adapter waits 4.096 us x 2^NCCL_IB_TIMEOUT for an answer, NCCL_IB_RETRY_CNT times. When that takes longer than the
+    Why: An adapter waits 4.096 us x 2^NCCL_IB_TIMEOUT for an answer, NCCL_IB_RETRY_CNT times. When that takes longer than the
         limit of a collective (10 minutes since torch 2.2, 30 before), the watchdog ends the job and nothing names the link. 0
         means for ever.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-timeout
@@ -214,7 +214,7 @@ def _ack_timeout_s(exponent: int) -> float:
 def networks_contradict(env: Env) -> Iterator[Reading]:
     """NCCL_NET asks for InfiniBand, which NCCL_IB_DISABLE switches off.
 
-    Why: a network that NCCL_NET names must be there; NCCL then ends with an error instead of taking TCP.
+    Why: A network that NCCL_NET names must be there; NCCL then ends with an error instead of taking TCP.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
         https://github.com/NVIDIA/nccl/blob/v2.30.7-1/src/plugin/net.cc
     """
@@ -253,7 +253,7 @@ def minimum_above_maximum(env: Env) -> Iterator[Reading]:
 def old_and_new_name_differ(env: Env) -> Iterator[Reading]:
     """A variable is set by its old name and by its new one, with different values.
 
-    Why: one of them is ignored, mostly the old one. torchrun itself sets TORCH_NCCL_ASYNC_ERROR_HANDLING=1.
+    Why: One of them is ignored, mostly the old one. torchrun itself sets TORCH_NCCL_ASYNC_ERROR_HANDLING=1.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
         https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """

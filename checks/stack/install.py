@@ -172,7 +172,7 @@ def _wheel_floor(torch: Torch, machine: str) -> Optional[Floor]:
 def glibc_too_old_for_newest(os: Os) -> Iterator[Reading]:
     """The system's C library is too old for the newest PyTorch.
 
-    Why: pip looks for a wheel that the system can load and silently stays at an older torch, or finds none.
+    Why: Pip looks for a wheel that the system can load and silently stays at an older torch, or finds none.
     See: https://peps.python.org/pep-0600/
     """
     machine = known(os.machine, os, "machine")

@@ -14,7 +14,7 @@ from ddp_doctor.versions import at_least
 def older_nccl_loaded(torch: Torch) -> Iterator[Reading]:
     """Another libnccl than PyTorch's own is loaded, and it is older.
 
-    Why: torch was compiled for its own NCCL; an older one that LD_LIBRARY_PATH, LD_PRELOAD or another package puts first
+    Why: Torch was compiled for its own NCCL; an older one that LD_LIBRARY_PATH, LD_PRELOAD or another package puts first
         lacks functions and fixes that torch counts on, and ranks with unlike NCCL versions do not work together.
     See: https://github.com/pytorch/pytorch/issues/122571
         https://github.com/pytorch/pytorch/issues/119072
@@ -146,8 +146,8 @@ def _backend(torch: Torch, name: str) -> Reading:
 def packages_overwrite_each_other(torch: Torch, cuda: Optional[Cuda] = None) -> Iterator[Reading]:
     """Packages for several CUDA versions wrote the same library file.
 
-    Why: nvidia-nccl-cu11, -cu12 and -cu13 all install nvidia/nccl/lib/libnccl.so.2, and those of cuDNN do the same; whichever
-        came last is loaded, whatever pip says is installed, and removing one of them removes the file of all. Another
+    Why: The packages nvidia-nccl-cu11, -cu12 and -cu13 all install nvidia/nccl/lib/libnccl.so.2, and those of cuDNN do the
+        same; whichever came last is loaded, whatever pip says is installed, and removing one of them removes the file of all. Another
         framework (paddle, jax, cupy) in the same environment is the usual reason.
     See: https://github.com/marin-community/marin/issues/7344
         https://github.com/opendatalab/MinerU/issues/446
@@ -194,7 +194,7 @@ def _present(torch: Torch, cuda: Optional[Cuda]) -> Optional[str]:
 def cudnn_of_another_version(torch: Torch) -> Iterator[Reading]:
     """Another cuDNN than PyTorch was built for is loaded, and it does not fit.
 
-    Why: torch takes a cuDNN of its own major version that is not older; otherwise it raises "cuDNN version incompatibility"
+    Why: Torch takes a cuDNN of its own major version that is not older; otherwise it raises "cuDNN version incompatibility"
         at the first convolution. LD_LIBRARY_PATH with the cuDNN of a toolkit or a module is the usual way to it.
     See: https://github.com/pytorch/pytorch/issues/80637
         https://github.com/pytorch/pytorch/pull/80877

@@ -95,7 +95,7 @@ def _interface(host: Host, name: str, link: Dict[str, Any], rows: Any, unread: U
         speed_mbit_s=_speed(folder, kind),
         operstate=operstate,
         up=None if flags is None else bool(flags & IFF_UP),
-        running=bool(flags & IFF_RUNNING) if link else is_running(flags, operstate),
+        running=bool(link["flags"] & IFF_RUNNING) if link else is_running(flags, operstate),
         mac=folder.text("address", "mac"),
         driver=driver,
         pci=pci,
