@@ -154,15 +154,14 @@ def port_down_beside_its_like(rdma: Rdma, env: Env, policy: Policy, torch: Optio
     if nccl.overridden(env) is None and (named is None or named.negated):
         ports = nccl.hca_ports(known(rdma.devices, rdma, "devices"), env, nccl.version_of(torch))
         for alike in _alike(p for p in ports if not {p.name, p.device.name} & set(policy.ignore_hcas)):
-            active = [port for port in alike if port.active]
-            for port in alike if len(active) > len(alike) / 2 else ():
-                yield Reading(
-                    ok=port.active is not False,
-                    subject=port.name,
-                    measured=_states([port]),
-                    expected=f"ACTIVE, as on {len(active)} of {len(alike)} adapters of board {port.device.board_id}",
-                    message="this port has no link, and those of its like have one",
-                )
+            active, board = [port for port in alike if port.active], alike[0].device.board_id
+            if len(active) > len(alike) / 2:
+                expected = f"ACTIVE, as on {len(active)} of {len(alike)} adapters of board {board}"
+                message = "this port has no link, and those of its like have one"
+                for port in (port for port in alike if not port.active):
+                    yield Reading(False, _states([port]), expected, message, subject=port.name)
+                if active == alike:
+                    yield Reading(True, _states(active), expected, subject=f"board {board}")
 
 
 def _alike(ports: Iterable[nccl.HcaPort]) -> List[List[nccl.HcaPort]]:

@@ -20,6 +20,8 @@ _ROWS = {
 }
 CAP_NET_BIND_SERVICE, CAP_IPC_LOCK = 10, 14
 """Bit numbers in include/uapi/linux/capability.h."""
+PROT_SOCK = 1024
+"""Below it ports are for root, where no setting says otherwise (include/net/sock.h)."""
 
 
 def read(host: Host, ask: Ask) -> Limits:
@@ -74,10 +76,15 @@ def parse_limits(text: str) -> Dict[str, Limit]:
 
 
 def _lowest_port(host: Host) -> int:
-    """By the capability, else by the network namespace's net.ipv4.ip_unprivileged_port_start (ip-sysctl)."""
+    """By the capability, else by the network namespace's net.ipv4.ip_unprivileged_port_start, which Linux 4.11 brought."""
     if parse_capability(host.read("/proc/self/status"), CAP_NET_BIND_SERVICE):
         return 1
-    return read_number(host, "/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    try:
+        return read_number(host, "/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    except Unreadable as error:
+        if error.reason.kind != "absent":
+            raise
+        return PROT_SOCK
 
 
 def parse_capability(status: str, bit: int) -> bool:
