@@ -40,7 +40,7 @@ class How:
     """How the facts were taken: root's or ssh's limits and environment are not the job's."""
 
     via: str = "local"
-    """local, ssh, srun, torchrun or replay; collect_env where another tool's report was read."""
+    """local, ssh, srun, torchrun or replay; collect_env where another tool's report was read, lint where a file was."""
     user: Optional[str] = None
     uid: Optional[int] = None
     tool_version: Optional[str] = None

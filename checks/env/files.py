@@ -19,7 +19,7 @@ def conf_file_overridden(env: Env) -> Iterator[Reading]:
     """
     for name, values in _by_name(known(env.variables, env, "variables")).items():
         losers = [v for v in values[1:] if v.value != values[0].value]
-        if any(variable.source != "environment" for variable in values):
+        if env.nccl_conf_files != () and any(variable.source != "environment" for variable in values):
             yield Reading(
                 ok=not losers,
                 subject=name,

@@ -99,12 +99,17 @@ def area_counts(findings: Iterable[Finding]) -> str:
     return ", ".join(f"{area} {number}" for area, number in sorted(counts.items()))
 
 
+def noun(report: Report) -> str:
+    """What the report calls a node: files that were linted are none."""
+    return "file" if report.nodes and all(node.how.via == "lint" for node in report.nodes) else "node"
+
+
 def where(finding: Finding, report: Report) -> str:
     """The nodes of a finding, in words; empty in a report about one node."""
     if len(report.nodes) < 2:
         return ""
     names = ", ".join(finding.nodes)
-    return names if len(finding.nodes) == 1 else f"{len(finding.nodes)} of {len(report.nodes)} nodes: {names}"
+    return names if len(finding.nodes) == 1 else f"{len(finding.nodes)} of {len(report.nodes)} {noun(report)}s: {names}"
 
 
 def step_words(step: Step) -> str:

@@ -101,7 +101,10 @@ def _headline(report: Report, page: _Page) -> Iterator[str]:
 def _header(report: Report, page: _Page) -> Iterator[str]:
     """Who was looked at: line by line, nodes with the same value together."""
     names = [node.name for node in report.nodes]
-    yield from page.labelled("Node" if len(names) == 1 else f"{len(names)} nodes", ", ".join(names), 13, "heading")
+    noun = findings.noun(report)
+    yield from page.labelled(
+        noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", ", ".join(names), 13, "heading"
+    )
     for label, values in _header_values(report.nodes).items():
         for number, (value, owners) in enumerate(list(values.items())[:_HEADER_VALUES]):
             owned = "" if len(owners) == len(names) else f"{', '.join(owners)}: "
