@@ -125,15 +125,19 @@ _asking = _options(
     click.option("--deadline", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Report what is known by then."),
 )  # fmt: skip
 
-_judging = _options(
+_choosing = _options(
     click.option("--select", multiple=True, metavar="IDS", help="Only these checks: ids or their beginnings, comma-separated: gpu,stack/torch."),
     click.option("--ignore", multiple=True, metavar="IDS", help="Not these checks."),
     click.option("--fail-on", type=click.Choice(["note", "warning", "error"]), help="Lowest severity that makes the exit status 1 (default: error)."),
     click.option("--config", metavar="FILE", help="Configuration (default: ddp-doctor.toml or pyproject.toml here, else /etc/ddp-doctor.toml)."),
+    click.option("--as-of", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Judge waivers as of this day."),
+)  # fmt: skip
+
+_judging = _options(
+    _choosing,
     click.option("--expect-gpus", type=click.IntRange(0), metavar="N", help="This node must show N GPUs."),
     click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins."),
     click.option("--scope", type=click.Choice(["node", "job", "user"]), help="Whose readiness is judged; a prolog or health check as root judges the node (default: user)."),
-    click.option("--as-of", type=click.DateTime(["%Y-%m-%d"]), metavar="DAY", help="Judge waivers as of this day."),
 )  # fmt: skip
 
 _printing = _options(
@@ -249,6 +253,39 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
         written.append(_written(bundle, lambda: recording.write_bundle(entries, bundle)))
     cut_short = any(reason["kind"] in ("interrupted", "deadline") for reason in facts["reasons"].values())
     return USAGE if not all(written) else UNSURE if cut_short else 0
+
+
+@cli.command()
+@click.option("--nccl", metavar="VERSION", help="NCCL that will read the variables: 2.21.5 (default: that of torch's wheels).")
+@click.option("--torch", metavar="VERSION", help="torch that will read them: 2.4, 2.4.1 or 2.4.1+cu121.")
+@click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job.")
+@_choosing
+@_printing
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def lint(files: Tuple[str, ...], nccl: Optional[str], torch: Optional[str], **options: Any) -> int:
+    """Mistakes in the variables that files set: scripts, settings, Dockerfiles, Compose and Kubernetes YAML; - is stdin."""
+    from ddp_doctor import linting
+
+    writers = _writers(options)
+    try:
+        version = linting.versions(torch, nccl)
+    except linting.BadVersion as error:
+        raise click.UsageError(_printable(str(error))) from None
+    read: List[Any] = []
+    for path in files:
+        try:
+            read.append(linting.read(path))
+        except OSError as error:
+            click.echo(f"ddp-doctor: {_printable(f'{path}: {error.strerror}')}", err=True)
+    failed = UNSURE if options["exit_style"] == "nagios" else USAGE
+    if not read:
+        return failed
+    with _plain_errors():
+        config = _config(options)
+        chosen, _ = _checks(config)
+    report = linting.report(read, chosen, config, version)
+    status = _print(report, writers, options, config.fail_on)
+    return status if len(read) == len(files) or status == 1 else failed
 
 
 @cli.command()
@@ -401,9 +438,9 @@ def _config(options: Any) -> Any:
     changes = {
         name: options[name]
         for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")
-        if options[name] is not None
+        if options.get(name) is not None
     }
-    if options["require"]:
+    if options.get("require"):
         changes["require"] = tuple(_words(options["require"]))
     if options["as_of"]:
         changes["today"] = options["as_of"].date()
