@@ -30,6 +30,8 @@ _ends_at = float("inf")
 """When this process's own time is over, on the monotonic clock."""
 _late = "timed-out"
 """What it is called when something within this process is cut short by that."""
+_grace_s = GRACE_S
+"""How long this process, told to end, waits for those that it started."""
 _groups: Set[int] = set()
 """Process groups that this process started and must end before it ends itself."""
 _owner = os.getpid()
@@ -161,7 +163,8 @@ def _cut_loose(limit_s: float, late: str) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_with_groups)
     signals_let_come()
-    global _ends_at, _late
+    global _ends_at, _late, _grace_s
+    _grace_s /= 2  # its parent waits no longer for it than it waits for its own
     _ends_at, _late = time.monotonic() + limit_s, late
     signal.setitimer(signal.ITIMER_REAL, limit_s + 2 * GRACE_S + 1)
 
@@ -172,10 +175,19 @@ def _end_with_groups(_signum: int, _frame: Any) -> None:
 
 
 def end_groups() -> None:
-    """Kill every process group that this process started and has not yet collected."""
+    """End every process group that this process started and has not yet collected.
+
+    They are asked first: a child ends what it started itself, in groups of their own, which killing it would leave behind.
+    """
+    for pid in list(_groups):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(OSError):
+        _reap(set(_groups), {}, _grace_s)
     for group in list(_groups):
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+    _groups.clear()
 
 
 @atexit.register

@@ -2,95 +2,54 @@
 
 import contextlib
 import os
-import signal
+import shutil
 import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple
 
 import click
-from ddp_doctor import __version__
+from ddp_doctor import __version__, process
+from ddp_doctor.process import UNSURE
 
 USAGE = 2
 """Exit status for wrong usage, for input that cannot be used, and for a file that cannot be written."""
-UNSURE = 3
-"""Exit status where no verdict is possible."""
 
 _NAGIOS = {"passed": 0, "warning": 1, "error": 2, "unknown": 3}
 
 
 def main() -> NoReturn:
     """Entry point: every way out is an exit status and a sentence, never a traceback."""
-    _stand_in_for_closed_streams()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    process.begin()
+    try:
+        process.leave(*_outcome())
+    except KeyboardInterrupt:  # in the last moment
+        process.leave(UNSURE, "interrupted")
+
+
+def _outcome() -> Tuple[int, str]:
+    """Exit status and, where it is not told yet, why."""
     try:
         status = cli.main(prog_name="ddp-doctor", standalone_mode=False)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        _leave(UNSURE, "interrupted", at_once=True)
+        return UNSURE, "interrupted"
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
-        _leave(UNSURE if _nagios_asks() else error.exit_code)
+        return (UNSURE if _nagios_asks() else error.exit_code), ""
     except SystemExit:  # click's own answer where the reader of --help has gone away
-        _leave(0)
+        return 0, ""
     except OSError as error:
-        _leave(USAGE, f"{error.filename or 'standard output'}: {error.strerror}")
+        return USAGE, f"{error.filename or 'standard output'}: {error.strerror}"
     except Exception as error:  # noqa: BLE001  a defect of ours says nothing about the node, and drains none
-        _leave(UNSURE, f"a defect of ddp-doctor, please report it: {type(error).__name__}: {error} ({_where(error)})")
-    _leave(status if isinstance(status, int) else 0)
-
-
-def _stand_in_for_closed_streams() -> None:
-    """Started with ``>&-``: what is opened next would take the number of standard output, and be written to."""
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
+        defect = f"{type(error).__name__}: {error} ({process.where(error)})"
+        return UNSURE, f"a defect of ddp-doctor, please report it: {defect}"
+    return (status if isinstance(status, int) else 0), ""
 
 
 def _nagios_asks() -> bool:
     """For a monitoring system 2 is CRITICAL: how it was called is no fault of the node."""
     return "--exit-style=nagios" in sys.argv or "nagios" in sys.argv
-
-
-def _where(error: BaseException) -> str:
-    """File and line at which it came up."""
-    place = error.__traceback__
-    while place and place.tb_next:
-        place = place.tb_next
-    return f"{os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}" if place else "nowhere"
-
-
-def _leave(status: int, message: str = "", at_once: bool = False) -> NoReturn:
-    """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go.
-
-    at_once: without the interpreter's clean-up. Python makes an exit by SIGINT of a KeyboardInterrupt that was caught, where
-    it came up within exec(), as in the making of a dataclass (run_eval_code_obj in CPython's pythonrun.c).
-    """
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
-    if "ddp_doctor.child" in sys.modules:
-        sys.modules["ddp_doctor.child"].end_groups()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_DFL)  # nothing is left to be told, and standard output may be stuck
-    if message:
-        _complain(message)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    if at_once:
-        os._exit(status)
-    sys.exit(status)
-
-
-def _complain(message: str) -> None:
-    with contextlib.suppress(OSError):
-        click.echo(f"ddp-doctor: {_printable(message)}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -395,9 +354,16 @@ def _ask(options: Any) -> Any:
         master_port=options["master_port"],
         peers=tuple(parse_nodes(options["peers"])),
         ports=tuple(_endpoint(text) for text in options["reach"]),
-        python=options["python"],
+        python=_python(options["python"]),
         cwd=_cwd(),
     )
+
+
+def _python(given: Optional[str]) -> Optional[str]:
+    """An interpreter or the folder of an environment; a slip of the pen must not end as "no torch"."""
+    if given is None or shutil.which(given) or shutil.which(os.path.join(given, "bin", "python")):
+        return given
+    raise click.UsageError(f"--python {_printable(given)!r}: no interpreter, and no environment with one in bin/")
 
 
 def _cwd() -> Optional[str]:
@@ -435,6 +401,8 @@ def _config(options: Any) -> Any:
     from ddp_doctor.model import Severity
 
     found = configuration.load(configuration.find(options["config"], _cwd()))
+    for remark in configuration.passed_over(options["config"], _cwd()):
+        click.echo(f"ddp-doctor: {_printable(remark)}", err=True)
     changes = {
         name: options[name]
         for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")
@@ -502,7 +470,7 @@ def _written(path: str, write: Callable[[], None]) -> bool:
     try:
         write()
     except OSError as error:
-        _complain(f"{'standard output' if path == '-' else path}: cannot be written: {error.strerror}")
+        process.complain(f"{'standard output' if path == '-' else path}: cannot be written: {error.strerror}")
         return False
     return True
 
@@ -515,7 +483,7 @@ def _status(report: Any, style: str) -> int:
     found = worst(list(report.verdicts))
     if found in (Severity.ERROR, Severity.WARNING):
         return _NAGIOS[found.value]
-    return _NAGIOS["unknown"] if report.summary.exit_status == 3 else _NAGIOS["passed"]
+    return _NAGIOS[{1: "warning", 3: "unknown"}.get(report.summary.exit_status, "passed")]
 
 
 def _write(path: str, text: str) -> None:
@@ -535,8 +503,6 @@ def _write(path: str, text: str) -> None:
 
 def _width() -> int:
     """Columns of the terminal; 100 where there is none."""
-    import shutil
-
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 

@@ -356,7 +356,7 @@ def _probe() -> str:
 def _not_run(reason: Reason, unread: Unread) -> Dict[str, Any]:
     """The interpreter could not be started, or neither ended nor answered within its limit."""
     failure = {"timed-out": "timed-out", "crashed": "exit"}.get(reason.kind, "could-not-start")
-    if reason.kind == "not-recorded":
+    if reason.kind in ("not-recorded", "deadline"):  # neither says anything about torch
         _note(unread, ONLY_IMPORTED, reason)
         return {}
     _note(unread, ONLY_IMPORTED, Reason(reason.kind, f"torch was not imported: {reason.text}"))
