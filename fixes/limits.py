@@ -3,7 +3,7 @@
 from typing import Iterator, Optional
 
 from ddp_doctor.facts import UNLIMITED, Launch, Limit, Limits, Os
-from ddp_doctor.fixes._node import engine_of, is_slurm
+from ddp_doctor.fixes._node import engine_of, is_slurm, service
 from ddp_doctor.model import Remedy, Verdict, command, say, write_file
 from ddp_doctor.policy import Policy
 
@@ -34,7 +34,7 @@ def _memlock(limits: Limits, least_bytes: int, os: Optional[Os], launch: Optiona
     elif engine_of(os) == "docker":
         yield _container("--ulimit memlock=-1:-1", "Lift the container's limit of locked memory")
     elif is_slurm(launch):
-        yield _slurmd("LimitMEMLOCK=infinity", "PropagateResourceLimitsExcept=MEMLOCK")
+        yield _slurmd("LimitMEMLOCK=infinity", "PropagateResourceLimitsExcept=MEMLOCK", os)
     else:
         yield _limits_conf("memlock", "unlimited")
 
@@ -60,7 +60,7 @@ def nofile_too_low(
     elif engine_of(os) == "docker":
         yield _container("--ulimit nofile=1048576:1048576", "Raise the container's limit of open files")
     elif is_slurm(launch):
-        yield _slurmd("LimitNOFILE=1048576", "PropagateResourceLimitsExcept=NOFILE")
+        yield _slurmd("LimitNOFILE=1048576", "PropagateResourceLimitsExcept=NOFILE", os)
     else:
         yield _limits_conf("nofile", "1048576")
 
@@ -98,18 +98,20 @@ def _limits_conf(item: str, value: str) -> Remedy:
     return Remedy("Raise the limit for all logins", (file, _RELOGIN))
 
 
-def _slurmd(setting: str, propagate: str) -> Remedy:
+def _slurmd(setting: str, propagate: str, os: Optional[Os]) -> Remedy:
+    content, undo = f"[Service]\n{setting}\n", f"remove {_SLURMD}"
+    drop_in = write_file(_SLURMD, content, who="root", scope="this node", undo=undo, see=SLURM_FAQ)
+    words = f"Raise the limit where slurmd is started, as {setting} does where systemd runs."
+    without = os is not None and os.systemd is False
     steps = (
-        write_file(
-            _SLURMD, f"[Service]\n{setting}\n", who="root", scope="this node", undo=f"remove {_SLURMD}", see=SLURM_FAQ
-        ),
+        say(words, who="root", scope="this node", see=SLURM_FAQ) if without else drop_in,
         say(
             f"Add {propagate} to slurm.conf: srun else brings the login node's limit along.",
             who="cluster admin",
             see=SLURM_FAQ,
         ),
-        command("systemctl daemon-reload", who="root"),
-        command("systemctl restart slurmd", who="root", scope="this node", risk="running jobs go on"),
+        *(() if without else (command("systemctl daemon-reload", who="root"),)),
+        service(os, "restart", "slurmd", scope="this node", risk="running jobs go on"),
     )
     return Remedy("Raise the limit of Slurm's daemon: limits.conf is PAM's and does not reach job steps", steps)
 

@@ -91,6 +91,13 @@ def test_it_is_said_whose_limit_was_read():
         (Os(container=""), None, "/etc/security/limits.d/90-ddp-memlock.conf"),
         (Os(container=""), Launch(launcher="slurm"), "LimitMEMLOCK=infinity"),
         (Os(container=""), Launch(slurm={"SLURM_JOB_ID": "7"}), "PropagateResourceLimitsExcept=MEMLOCK"),
+        (Os(container="", systemd=True), Launch(launcher="slurm"), "command systemctl restart slurmd"),
+        (
+            Os(container="", systemd=False),
+            Launch(launcher="slurm"),
+            "sentence Restart slurmd: systemd does not run here",
+        ),
+        (Os(container="", systemd=False), Launch(launcher="slurm"), "sentence Raise the limit where slurmd is started"),
         (Os(container="docker"), None, "--ulimit memlock=-1:-1"),
         (Os(container="podman"), Launch(launcher="slurm"), "--ulimit memlock=-1:-1"),
         (Os(container="kubernetes"), None, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
