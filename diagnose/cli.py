@@ -34,6 +34,7 @@ def _outcome() -> Tuple[int, str]:
     except (KeyboardInterrupt, click.exceptions.Abort):
         return UNSURE, "interrupted"
     except click.ClickException as error:
+        error.message = _printable(error.message)  # click before 8.2 writes what was typed as it is
         with contextlib.suppress(OSError):
             error.show()
         return (UNSURE if _nagios_asks() else error.exit_code), ""
@@ -52,10 +53,16 @@ def _nagios_asks() -> bool:
     return "--exit-style=nagios" in sys.argv or "nagios" in sys.argv
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, invoke_without_command=True
+)
 @click.version_option(__version__, prog_name="ddp-doctor", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Find what would make a PyTorch distributed job fail, hang or crawl, and say what to change."""
+    if context.invoked_subcommand is None:  # click's own status for this depends on its version
+        click.echo(context.get_help(), err=True)
+        context.exit(USAGE)
 
 
 def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -108,7 +115,7 @@ _printing = _options(
 )  # fmt: skip
 
 
-@cli.command()
+@cli.command(short_help="Examine this node: what would fail, hang or crawl.")
 @_asking
 @_judging
 @_printing
@@ -148,7 +155,7 @@ def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float
 
         checks, loaded = _checks(config)
         with Progress() as progress:
-            facts = document.facts_from(gathering.document(progress))
+            facts = document.facts_collected(gathering.document(progress))
     return examine.report([facts], checks, loaded, config)
 
 
@@ -177,7 +184,7 @@ def _time_for_collecting(deadline_s: Optional[float]) -> Optional[float]:
     return None if deadline_s is None else max(0.1, deadline_s - 0.5)
 
 
-@cli.command()
+@cli.command(short_help="This node's facts as JSON, or a bundle for support.")
 @_asking
 @click.option(
     "--bundle",
@@ -214,8 +221,10 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
     return USAGE if not all(written) else UNSURE if cut_short else 0
 
 
-@cli.command()
-@click.option("--nccl", metavar="VERSION", help="NCCL that will read the variables: 2.21.5 (default: that of torch's wheels).")
+@cli.command(short_help="Mistakes in files that set variables.")
+@click.option(
+    "--nccl", metavar="VERSION", help="NCCL that will read the variables: 2.21.5 (default: that of torch's wheels)."
+)
 @click.option("--torch", metavar="VERSION", help="torch that will read them: 2.4, 2.4.1 or 2.4.1+cu121.")
 @click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job.")
 @_choosing
@@ -247,7 +256,7 @@ def lint(files: Tuple[str, ...], nccl: Optional[str], torch: Optional[str], **op
     return status if len(read) == len(files) or status == 1 else failed
 
 
-@cli.command()
+@cli.command(short_help="List the checks, or explain one.")
 @click.argument("check_id", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def checks(check_id: Optional[str], as_json: bool) -> int:
@@ -262,7 +271,7 @@ def checks(check_id: Optional[str], as_json: bool) -> int:
     return 0
 
 
-@cli.command()
+@cli.command(short_help="What goes with what, and what to install here.")
 @click.option("--torch", metavar="VERSION", help="2.4, 2.4.1 or 2.4.1+cu121.")
 @click.option("--cuda", metavar="VERSION", help="CUDA that the wheel is built with: 12.1, cu121 or 12.")
 @click.option("--driver", metavar="VERSION", help="NVIDIA driver: 535.104.05, or 535 for that branch.")
