@@ -1,6 +1,6 @@
 """Documents: facts and reports to JSON and back, where judging happens (msgspec; not needed on a node)."""
 
-from typing import Any, Type, TypeVar
+from typing import Any, Type, TypeVar, get_type_hints
 
 import msgspec
 from ddp_doctor import facts, model
@@ -17,6 +17,23 @@ class BadDocument(Exception):
 def facts_from(plain: Any) -> NodeFacts:
     """Facts from plain JSON data. Raises BadDocument."""
     return _from(plain, NodeFacts, facts.SCHEMA_VERSION, "facts")
+
+
+def facts_collected(plain: Any) -> NodeFacts:
+    """Facts as they were just collected: a section of another form than its type's is a reason, and hides no other.
+
+    That is what becomes of an odd answer of a library, or in a recording. Raises BadDocument.
+    """
+    kinds = get_type_hints(NodeFacts)
+    reasons = dict(plain["reasons"])
+    sound = dict(plain)
+    for name in facts.SECTIONS:
+        try:
+            msgspec.convert(plain.get(name), kinds[name])
+        except (msgspec.ValidationError, RecursionError) as error:
+            reasons[name] = {"kind": "unreadable", "text": f"reading {name}: not of the expected form: {error}"}
+            sound[name] = None
+    return facts_from({**sound, "reasons": reasons})
 
 
 def report_from(plain: Any) -> Report:

@@ -225,7 +225,7 @@ def driver_and_pci(host: Host, device: str, unread: Unread) -> Tuple[Optional[st
 def numa_of(host: Host, device: str, unread: Unread) -> Optional[int]:
     """NUMA node of a device's folder; None with the reason for -1, the kernel's "no such information"."""
     text = optional(lambda: host.read(f"{device}/numa_node").strip(), unread, "numa_node")
-    if text is not None and text.isdigit():
+    if text is not None and re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     if text is not None:
         unread["numa_node"] = Reason("not-applicable", f"{device}/numa_node: {text[:20]}: the machine does not say")

@@ -152,7 +152,7 @@ def _reader(convert: Callable[[str], Any], *paths: str) -> Callable[[ElementTree
 
 def _number(text: str) -> float:
     """ "300 MHz", "16x", "29 C", "700.00 W" without the unit."""
-    found = re.match(r"-?\d+(\.\d+)?", text)
+    found = re.match(r"-?\d{1,18}(\.\d+)?(?!\d)", text)
     if not found:
         raise ValueError(text)
     return float(found.group())
@@ -211,7 +211,7 @@ def _errors(kind: str, word: str, before_turing: str) -> Callable[[ElementTree.E
         named = [item for item in block if re.search(f"(^|_){word}", item.tag)]
         counts = named or block.findall(f"{before_turing}/total")
         texts = [(item.text or "").strip() for item in counts]
-        numbers = [int(text) for text in texts if text.isdigit()]
+        numbers = [int(text) for text in texts if re.fullmatch(r"[0-9]{1,19}", text)]
         if not numbers:
             raise _Missing("unreadable", _value(next(iter(texts), "N/A")))
         return sum(numbers)

@@ -80,7 +80,7 @@ def _intel(function: Function) -> Optional[str]:
 def numa_node(host: Host, pci: str) -> Optional[int]:
     """NUMA node of a function; None where the firmware names none (-1) or the file cannot be read."""
     text = optional(lambda: host.read(f"{DEVICES}/{pci}/numa_node"), {}, "numa_node")
-    return int(text) if text and text.strip().isdigit() else None
+    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text.strip()) else None
 
 
 def _hex(host: Host, pci: str, name: str) -> str:
