@@ -54,16 +54,18 @@ def end_of_life(os: Os, policy: Policy) -> Iterator[Reading]:
     """
     version = os.version if os.container == "" else None
     row = compat.distribution(os.id or "", version, bool(os.stream)) if version else None
-    over = compat.ended(row.end_of_life, policy.age_day) if row else None
+    free = row is not None and "(LTS)" in row.end_of_extended  # Debian's LTS is for everybody, others sell theirs
+    last = (row.end_of_extended if free else row.end_of_life) if row else ""
+    over = compat.ended(last, policy.age_day) if row else None
     if row and over is not None:
-        longer = f"; paid support until {row.end_of_extended}" if row.end_of_extended else ""
+        longer = f"; paid support until {row.end_of_extended}" if row.end_of_extended and not free else ""
         yield Reading(
             ok=not over,
-            measured=f"support of {row.distribution} {row.version} {'ended' if over else 'ends'} {row.end_of_life}"
+            measured=f"support of {row.distribution} {row.version} {'ended' if over else 'ends'} {last}"
             + (longer if over else ""),
             expected="a release that is supported",
             message=f"{_name(os)} gets no more fixes" + (" without paid support" if longer else ""),
-            source=row.source,
+            source=row.source2 or row.source,
         )
 
 

@@ -75,6 +75,8 @@ def test_the_example_for_centos_8_says_the_same():
         (Os(id="centos", version="8", stream=True, container=""), "2024-05-31", "passed"),
         (Os(id="ubuntu", version="22.04", container=""), "2026-11-30", "passed"),
         (Os(id="ubuntu", version="20.04", container=""), "2026-11-30", "failed"),
+        (Os(id="debian", version="12.11", container=""), "2026-11-30", "passed"),  # LTS is for everybody
+        (Os(id="debian", version="12.11", container=""), "2028-07-01", "failed"),
         (Os(id="ubuntu", version="20.04", container="docker"), "2026-11-30", "skipped"),  # the machine's is not known
         (Os(id="arch", version=None, container=""), "2026-11-30", "skipped"),
         (Os(id="gentoo", version="2.15", container=""), "2026-11-30", "skipped"),
