@@ -17,6 +17,8 @@ from ddp_doctor.units import plural
 VIA = "lint"
 LIMIT_BYTES = 2**24
 """A hand-written file is short; one with a stray 10 MB line must not hide its other lines."""
+TEXT_LIMIT_CHARACTERS = 2**21
+"""Of the lines that can be read: some seconds of work, and far more than people write."""
 LINE_LIMIT_CHARACTERS = 2**16
 """Longer than any line that a person writes, shorter than what costs time."""
 PROBLEMS = 20
@@ -25,6 +27,8 @@ PROBLEMS = 20
 _SILENT = Reason("not-asked", "a file says nothing of it")
 _NOT_FOR_FILES = ("env/settings-in-files",)
 """Checks that tell of something hidden; who names the file knows of it."""
+_ESCAPED = re.compile(r"\\?x[89a-f][0-9a-f]")
+"""A byte that is not UTF-8, as it was decoded; a format may have taken the backslash for its own."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -47,8 +51,9 @@ def read(path: str) -> File:
     name = "standard input" if path == "-" else path
     content = _content(path)
     text, problems = cleaned(content[:LIMIT_BYTES])
-    if len(content) > LIMIT_BYTES:
-        problems.append(Problem(text.count("\n"), f"longer than {LIMIT_BYTES >> 20} MiB: the rest was not judged"))
+    if len(content) > LIMIT_BYTES or len(text) > TEXT_LIMIT_CHARACTERS:
+        text = text[: text.rfind("\n", 0, TEXT_LIMIT_CHARACTERS) + 1]
+        problems.append(Problem(text.count("\n"), "the file is too long: the rest of it was not judged"))
     kind = lint.format_of(os.path.basename(path), text)
     items = [*problems, *_decodable(dict.fromkeys(kind.variables(text)), content)]
     return File(
@@ -93,7 +98,7 @@ def _decodable(items: Iterable[Item], content: bytes) -> Iterator[Item]:
     """Items whose values are text; bytes that are not UTF-8 became escapes, which nobody wrote."""
     bad = set() if content[:2] in (b"\xff\xfe", b"\xfe\xff") else set(_not_utf8(content))
     for item in items:
-        if isinstance(item, Found) and item.line in bad and "\\x" in item.value:
+        if isinstance(item, Found) and item.line in bad and _ESCAPED.search(item.value):
             if concerns(item.name):
                 yield Problem(item.line, f"the value of {item.name} is not UTF-8: not judged")
         else:

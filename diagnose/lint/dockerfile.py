@@ -56,14 +56,14 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 def _taken(lines: List[str], number: int, escape: str, parts: List[str]) -> int:
     """Put an instruction's lines into ``parts``, an empty one for each comment; the number of the line behind it."""
-    while number < len(lines):
-        line = lines[number].rstrip()
-        number += 1
+    for at in range(number, len(lines)):
+        line = lines[at].rstrip()
         comment = line.lstrip().startswith("#") or (bool(parts) and not line)
-        parts.append("" if comment else line[: -len(escape)] if line.endswith(escape) else line)
-        if not line.endswith(escape) and not (comment and len(parts) > 1):
+        goes_on = line.endswith(escape) and not comment
+        parts.append("" if comment else line[: -len(escape)] if goes_on else line)
+        if not goes_on and not (comment and len(parts) > 1):
             break
-    return number
+    return at + 1
 
 
 def _env(instruction: Instruction) -> Iterator[Item]:

@@ -37,7 +37,7 @@ _PIECE = re.compile(r"""\$?'([^']*)'|"((?:[^"\\]+|\\.)*)"|(`)[^`]*`|\\(.)""", re
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _CAPITALS = re.compile(r"[A-Z_][A-Z0-9_]*", re.ASCII)
 _SWALLOWED = re.compile(r"\n[ \t]*(?:export[ \t]+)?[A-Za-z_]\w*=", re.ASCII)
-_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|FLUX:|\$)[ \t]+(-.*)")
+_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|FLUX:|\$)[ \t]+-.*")
 
 _DECLARING = {"export", "declare", "typeset", "readonly", "local"}
 _BEFORE = set(
@@ -107,7 +107,7 @@ class _Script:
         """A comment; a scheduler reads some of them."""
         directive = _DIRECTIVE.match(found.group())
         if directive and not self.words:
-            self.words = [Word(self.line, word) for word in directive.group(1).split()]
+            self.words = [Word(self.line, word) for word in directive.group().split()]
         return iter(())
 
     def word(self, found: "re.Match[str]") -> Iterator[Union[Command, Problem]]:
@@ -206,14 +206,15 @@ def _command(words: Sequence[Word]) -> str:
 
 def _leading(words: Sequence[Word]) -> Iterator[Item]:
     """A=1 B=2 command; export A=1 B C=3; env -u X A=1 command."""
-    declaring = False
+    declaring = option = False
     for word in words:
         if _ASSIGNMENT.fullmatch(word.text):
             yield from _assigned(word)
         elif word.text in _DECLARING:
             declaring = True
-        elif not (declaring or word.text in _BEFORE or word.text.startswith("-")):
+        elif not (declaring or option or word.text in _BEFORE or word.text.startswith("-")):
             return
+        option = word.text.startswith("-")
 
 
 def _assigned(word: Word) -> Iterator[Item]:
