@@ -244,7 +244,7 @@ def lint(files: Tuple[str, ...], nccl: Optional[str], torch: Optional[str], **op
         try:
             read.append(linting.read(path))
         except OSError as error:
-            click.echo(f"ddp-doctor: {_printable(f'{path}: {error.strerror}')}", err=True)
+            process.complain(f"{path}: {error.strerror}")
     failed = UNSURE if options["exit_style"] == "nagios" else USAGE
     if not read:
         return failed
@@ -411,7 +411,7 @@ def _config(options: Any) -> Any:
 
     found = configuration.load(configuration.find(options["config"], _cwd()))
     for remark in configuration.passed_over(options["config"], _cwd()):
-        click.echo(f"ddp-doctor: {_printable(remark)}", err=True)
+        process.complain(remark)
     changes = {
         name: options[name]
         for name in ("nnodes", "nproc_per_node", "launcher", "expect_gpus", "scope")

@@ -21,6 +21,8 @@ from ddp_doctor.recording import Recording, open_recording
 from nodes import machine
 from running import NODES
 
+pytestmark = pytest.mark.slow
+
 ASK = Ask(profile="quick", cwd="/")
 CHECKS = registry.load(plugins=False)
 ESCAPES = "\x1b[2J\u202e\x07"

@@ -42,7 +42,7 @@ def test_closed_streams_change_neither_verdict_nor_files(tmp_path, closed):
     assert done.stdout[:5] == ("" if ">&-" in closed.replace("2>&-", "") else "Ready")
 
 
-@pytest.mark.parametrize("arguments", ["checks", "--help", "--version", "collect --profile quick"])
+@pytest.mark.parametrize("arguments", ["checks", "matrix", "--help", "--version", "collect --profile quick"])
 def test_closed_output_of_other_commands(arguments):
     done = shell(f"$DOCTOR {arguments} >&-")
     assert (done.returncode, done.stderr) == (0, "")
@@ -56,6 +56,7 @@ def test_closed_output_of_other_commands(arguments):
         (f"run -v --facts {FAULTY} --json", 1),
         ("checks", 0),
         ("checks gpu", 0),
+        ("matrix", 0),
         ("--help", 0),
         ("collect --profile quick", 0),
     ],
@@ -73,7 +74,7 @@ def test_a_reader_that_goes_away_does_not_keep_the_files(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["summary"]["exit_status"] == 0
 
 
-@pytest.mark.parametrize("arguments", [f"run --facts {READY}", "checks", "--help", "collect --profile quick"])
+@pytest.mark.parametrize("arguments", [f"run --facts {READY}", "checks", "matrix", "--help", "collect --profile quick"])
 def test_a_full_disk_behind_standard_output(arguments):
     done = shell(f"$DOCTOR {arguments} >/dev/full")
     assert done.returncode == 2
@@ -310,6 +311,13 @@ def test_a_tool_that_is_no_program(tmp_path):
         for name in TOOLS[1::2]:
             (tmp_path / "bin" / name).unlink()
             (tmp_path / "bin" / name).mkdir()
+        assert_sound(doctor(*QUICK, "--json", env=environment))
+
+
+@pytest.mark.slow
+def test_tools_that_hang_lose_no_section(tmp_path):
+    with tools(tmp_path / "bin", "trap '' INT TERM; sleep 1000") as environment:
+        (tmp_path / "bin" / "nvidia-smi").unlink()  # has half a minute: waking GPUs takes seconds each
         assert_sound(doctor(*QUICK, "--json", env=environment))
 
 
