@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -299,6 +300,7 @@ def matrix(on_node: bool, everything: bool, replay: Optional[str], as_json: bool
     from ddp_doctor import matrix as table
     from ddp_doctor import matrix_page
 
+    _refuse_odd(values)
     try:
         wanted = table.asked(**{name: value for name, value in values.items() if value})
     except table.UnknownValue as error:
@@ -308,6 +310,15 @@ def matrix(on_node: bool, everything: bool, replay: Optional[str], as_json: bool
     found = table.rows(wanted)
     _write("-", (table.as_json(wanted, found) if as_json else matrix_page.text(wanted, found, _width())) + "\n")
     return 0 if found else 1
+
+
+def _refuse_odd(values: Any) -> None:
+    """An empty variable of a script, or anything else that cannot be a version or a name, is a mistake."""
+    for name, value in values.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            if text is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._+=()/-]{0,80}", text):
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{option} {_printable(text[:80])!r}: neither a version nor a name")
 
 
 def _advise(replay: Optional[str], wanted: Any, given: List[str], as_json: bool) -> int:

@@ -22,6 +22,7 @@ In pyproject.toml the same stands below ``[tool.ddp-doctor]``. "-" and "_" in ke
 
 import datetime
 import difflib
+import math
 import os
 import re
 import stat
@@ -29,9 +30,12 @@ import sys
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
+from ddp_doctor import given
 from ddp_doctor.model import Severity
 from ddp_doctor.policy import Policy, Waiver
 
+FILE_LIMIT_BYTES = 2**20
+"""A site's policy is a few kB."""
 SYSTEM_FILE = "/etc/ddp-doctor.toml"
 _KEYS = ("policy", "severity", "waiver", "select", "ignore", "fail_on")
 _UNITS = {
@@ -128,8 +132,7 @@ def _table(path: str) -> Dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
+        table = tomllib.loads(given.content(path, FILE_LIMIT_BYTES).decode("utf-8"))
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number with too many digits
@@ -205,6 +208,10 @@ def checked(path: str, policy: Policy) -> Policy:
     for name, allowed in CHOICES.items():
         if getattr(policy, name) not in (None, *allowed):
             raise BadConfig(f"{path}: policy.{name}: {getattr(policy, name)!r} is none of {', '.join(allowed)}")
+    for field_ in fields(Policy):
+        value = getattr(policy, field_.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadConfig(f"{path}: policy.{field_.name}: {value} is no quantity that anything could be held against")
     from ddp_doctor.facts import SECTIONS
 
     for name in policy.require:
@@ -226,7 +233,7 @@ def _bytes(path: str, name: str, value: Any) -> int:
         return value
     if value == "unlimited":
         return 2**63 - 1
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
     if not found or found.group(2).lower() not in _UNITS:
         raise BadConfig(f'{path}: policy.{name}: {value!r} is no size; write bytes or, for example, "8 GiB"')
     return int(float(found.group(1)) * _UNITS[found.group(2).lower()])

@@ -3,7 +3,7 @@
 import os
 from typing import Iterable, Iterator, List, Tuple, Union
 
-from ddp_doctor import __version__, document, engine, importers, summary
+from ddp_doctor import __version__, document, engine, given, importers, summary
 from ddp_doctor.config import Config
 from ddp_doctor.facts import NodeFacts, Reason
 from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict
@@ -53,9 +53,9 @@ def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
     """Facts and reports from files and folders of them. Raises BadDocument, which names the file."""
     facts: List[NodeFacts] = []
     reports: List[Report] = []
-    for path in (file for given in paths for file in _files(given)):
+    for path in (file for place in paths for file in _files(place)):
         try:
-            found = _document(_content(path), _name(path, facts))
+            found = _document(given.content(path, FILE_LIMIT_BYTES), _name(path, facts))
         except OSError as error:
             raise document.BadDocument(f"{path}: {error.strerror}") from None
         except (document.BadDocument, importers.BadReport) as error:
@@ -83,14 +83,6 @@ def _name(path: str, others: List[NodeFacts]) -> str:
     """A report of another tool names no node: it is called like its file, by the whole path where that is taken."""
     name = os.path.splitext(os.path.basename(path))[0]
     return path if any(facts.name == name for facts in others) else name
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        content = file.read(FILE_LIMIT_BYTES + 1)
-    if len(content) > FILE_LIMIT_BYTES:
-        raise document.BadDocument(f"longer than {FILE_LIMIT_BYTES >> 20} MiB: no facts and no report")
-    return content
 
 
 def _files(path: str) -> List[str]:

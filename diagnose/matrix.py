@@ -27,6 +27,10 @@ LABELS = {
 """What is asked -> how it is called."""
 
 
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.dev|\.post)[0-9]+)?(\+[A-Za-z0-9._-]+)?", re.ASCII)
+"""PEP 440 as far as torch uses it."""
+
+
 class UnknownValue(Exception):
     """What was asked for is in no table; says what is nearest to it."""
 
@@ -203,8 +207,12 @@ def misfits(build: TorchBuild, wanted: Asked) -> Tuple[str, ...]:
 def _torch(text: str) -> str:
     """2.4, v2.4.1, torch==2.4.1+cu121."""
     version = re.sub(r"^(torch\s*==\s*|v)", "", text.strip())
+    known = sorted({row.torch for row in tables.torch()}, key=newer)
+    if not _VERSION.fullmatch(version):
+        raise UnknownValue(
+            f"torch {text!r}: no version; write 2.4, 2.4.1 or 2.4.1+cu121; nearest: {_near(text, known)}"
+        )
     if not rows(Asked(torch=version)) or not release(version):
-        known = sorted({row.torch for row in tables.torch()}, key=newer)
         builds = [row.build for row in compat.torch_builds(version.partition("+")[0])]
         more = f"; its builds: {', '.join(builds)}" if builds else f"; nearest: {_near(version, known)}"
         raise UnknownValue(f"torch {text!r}: no official wheel of it is in the tables{more}")

@@ -48,7 +48,8 @@ def integer(text: Optional[str]) -> int:
         return 0
     sign, digits = found.groups()
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
-    return int(digits, base) * (-1 if sign == "-" else 1)
+    value = min(int(digits[:64], base), 2**63 - 1)  # strtoll stops at the largest long long
+    return value * (-1 if sign == "-" else 1)
 
 
 # --------------------------------------------------------------------------- the grammar of name lists

@@ -21,6 +21,7 @@ import tarfile
 from dataclasses import fields
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ddp_doctor import given
 from ddp_doctor.ask import Ask, over
 from ddp_doctor.facts import Reason
 from ddp_doctor.host import Host, Ran, Stat, StatVfs
@@ -228,7 +229,9 @@ def open_recording(path: str) -> Recording:
         index = json.loads(files.pop("index.json"))
     except KeyError:
         raise BadRecording(f"{path}: no index.json in it: not a ddp-doctor recording") from None
-    except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BadRecording(f"{path}: {error.strerror or error}") from None
+    except (EOFError, tarfile.TarError, ValueError, RecursionError) as error:
         raise BadRecording(f"{path}: cannot be read as a recording: {error}") from None
     return _checked(path, index, files)
 
@@ -273,7 +276,8 @@ def _folder(path: str) -> Dict[str, str]:
 def _archive(path: str) -> Dict[str, str]:
     """Read the regular files of a tar.gz into memory, refusing members that would not be ours."""
     files, total = {}, 0
-    with tarfile.open(path, "r:gz") as tar:
+    packed = io.BytesIO(given.content(path, UNPACKED_LIMIT_BYTES))
+    with tarfile.open(fileobj=packed, mode="r:gz") as tar:
         for member in tar:
             if not member.isreg() or member.name.startswith("/") or ".." in member.name.split("/"):
                 raise BadRecording(f"{path}: unsafe member {member.name!r}: not a ddp-doctor bundle")

@@ -189,7 +189,7 @@ def misread(setting: Setting, text: str) -> str:
         return ""
     value = nccl.integer(text)
     meant = text.strip().lstrip("+")
-    octal = re.fullmatch(r"-?0[0-9]+", meant) and int(meant) != value
+    octal = re.fullmatch(r"-?0[0-9]{1,40}", meant) and int(meant) != value
     return str(value) if octal or not _STRTOLL.fullmatch(text) else ""
 
 

@@ -122,3 +122,24 @@ def test_root_takes_no_configuration_that_others_could_have_written(tmp_path, ui
     (remark,) = config.passed_over(None, str(tmp_path))
     assert remark.startswith(f"{path} is not used")
     assert config.passed_over("given.toml", str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_bound_that_nothing_could_break_is_refused(tmp_path, value):
+    with pytest.raises(BadConfig, match="clock_error_max_s"):
+        load(tmp_path, f"[policy]\nclock_error_max_s = {value}\n")
+
+
+def test_a_size_with_too_many_digits_is_a_mistake_and_no_defect(tmp_path):
+    with pytest.raises(BadConfig, match="shm_min_bytes"):
+        load(tmp_path, f'[policy]\nshm_min_bytes = "{"9" * 5000} GiB"\n')
+
+
+def test_only_an_ordinary_file_of_an_ordinary_length_is_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo.toml")
+    (tmp_path / "long.toml").write_text("ignore = [" + '"ssh",' * 200_000 + "]")
+    for name, words in (("fifo.toml", "not a regular file"), ("long.toml", "longer than 1 MiB")):
+        with pytest.raises(BadConfig, match=words):
+            config.load(str(tmp_path / name))
+    with pytest.raises(BadConfig, match="not a regular file"):
+        config.load("/dev/zero")

@@ -292,3 +292,9 @@ def test_the_command_looks_at_this_node():
     assert plain.stdout == named.stdout
     assert plain.returncode in (0, 1, 3)
     assert json.loads(doctor("matrix", "--json").stdout)["node"]["system"]
+
+
+@pytest.mark.parametrize("text", ["1e9", "2..4", "2.4.", "two"])
+def test_what_is_no_version_of_torch_is_refused(text):
+    with pytest.raises(matrix.UnknownValue, match="no version"):
+        matrix.asked(torch=text)

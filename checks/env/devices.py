@@ -1,5 +1,6 @@
 """CUDA_VISIBLE_DEVICES and the order of the GPUs."""
 
+import re
 from typing import Iterator, List, Optional, Sequence
 
 from ddp_doctor import accelerators
@@ -105,7 +106,11 @@ def _is_here(entry: str, gpus: Optional[Gpus]) -> bool:
     uuids = _whole(gpus)
     if not uuids or _kind(entry) == "MIG" or (not entry.isdigit() and not all(uuids)):
         return True
-    return int(entry) < len(uuids) if entry.isdigit() else any(u.lower().startswith(entry.lower()) for u in uuids)
+    return (
+        len(entry) < 10 and int(entry) < len(uuids)
+        if entry.isdigit()
+        else any(u.lower().startswith(entry.lower()) for u in uuids)
+    )
 
 
 def _have(gpus: Optional[Gpus]) -> str:
@@ -124,7 +129,9 @@ def fewer_gpus_than_ranks(
     """
     variable = one(env, VISIBLE)
     told = one(env, "LOCAL_WORLD_SIZE")
-    ranks = ranks_here(policy, launch) or (int(told.value) if told is not None and told.value.isdigit() else None)
+    ranks = ranks_here(policy, launch) or (
+        int(told.value) if told is not None and re.fullmatch(r"\d{1,9}", told.value) else None
+    )
     names = accelerators.chosen(variable.value) if variable is not None else None
     if gpus is None and names and ranks is not None and variable is not None:  # with GPUs known, gpu and launch judge
         alone = len(names) == 1 and any(v.name.startswith("SLURM_") for v in env.variables or ())

@@ -111,7 +111,12 @@ def nodes_differ_from_slurm(env: Env) -> Iterator[Reading]:
     """
     step = one(env, "SLURM_STEP_NUM_NODES") or one(env, "SLURM_NNODES") or one(env, "SLURM_JOB_NUM_NODES")
     asked = one(env, "PET_NNODES")
-    if step is not None and asked is not None and re.fullmatch(r"\d+(:\d+)?", asked.value) and step.value.isdigit():
+    if (
+        step is not None
+        and asked is not None
+        and re.fullmatch(r"\d{1,9}(:\d{1,9})?", asked.value)
+        and re.fullmatch(r"\d{1,9}", step.value)
+    ):
         low, high = _range(asked.value)
         yield Reading(
             ok=low <= int(step.value) <= high,
