@@ -139,6 +139,7 @@ def test_the_last_assignment_of_a_script_is_in_force(lint):
         ("job.yaml", b"a: [\n---\nenv: {NCCL_DEBUGG: 1}\n", "lint/line-unreadable job.yaml:2"),
         ("job.yaml", b"a: \x01\xff\0\nenv: {NCCL_DEBUGG: 1}\n", "lint/line-unreadable job.yaml:1"),
     ],
+    ids=["NUL", "a long line", "not UTF-8", "an open quote", "CRLF", "broken YAML", "control characters"],
 )
 def test_bad_input_is_named_and_the_rest_judged(lint, name, content, wrong):
     found = failed(lint({name: content}, "--json"))
