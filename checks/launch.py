@@ -7,6 +7,7 @@ from ddp_doctor.collect.launch import is_same_name
 from ddp_doctor.facts import Gpus, Launch, Network, Os, Reason, Torch
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known
 from ddp_doctor.policy import Policy
+from ddp_doctor.versions import at_least
 
 
 @check(Severity.ERROR)
@@ -323,4 +324,28 @@ def master_unset(launch: Launch) -> Iterator[Reading]:
             measured=f"MASTER_ADDR {launch.master_addr or 'is not set'}",
             expected="a name or address of the first node",
             message="the ranks do not know where to meet",
+        )
+
+
+OPEN_MPI_FLOOR = "4.0.5"
+"""What guides to training on several nodes ask for: "OpenMPI 4.0.5"."""
+
+
+@check(Severity.WARNING)
+def openmpi_too_old(launch: Launch) -> Iterator[Reading]:
+    """Open MPI starts the ranks, and is older than 4.0.5.
+
+    Why: The floor is that of guides to training on several nodes; PyTorch itself names none. Open MPI's release notes list
+        what 4.0.5 fixes: mpirun with --map-by, binding under Slurm's srun, one-sided operations. An older one may well
+        work. What is judged is the mpirun on the PATH, and only where mpirun starts the ranks.
+    See: https://docs.open-mpi.org/en/v5.0.1/news/news-v4.0.x.html
+    """
+    name, _, version = known(launch.mpi, launch, "mpi").rpartition(" ")
+    new_enough = at_least(version, OPEN_MPI_FLOOR)
+    if name == "Open MPI" and new_enough is not None:
+        yield Reading(
+            ok=new_enough,
+            measured=f"mpirun on the PATH is Open MPI {version}",
+            expected=f"Open MPI {OPEN_MPI_FLOOR} or newer",
+            message=f"Open MPI {version} lacks the corrections of {OPEN_MPI_FLOOR}",
         )

@@ -702,6 +702,8 @@ class Launch:
     """Field -> where it came from: "--nnodes", "WORLD_SIZE", "SLURM_NNODES"."""
     malformed: Optional[Dict[str, str]] = None
     """Variable -> text that is not what it should be: RANK -> "abc"."""
+    mpi: Optional[str] = None
+    """What mpirun on the PATH is, where MPI is used: "Open MPI 4.0.3", "Intel(R) MPI 2019 Update 12", "Hydra 3.3.2"."""
     slurm: Optional[Dict[str, str]] = None
     """SLURM_* that matter: JOB_ID, NNODES, NTASKS, NODELIST, GPUS_ON_NODE ..."""
     unread: Unread = _unread()

@@ -138,3 +138,16 @@ def _name_master(
     else:
         text = f"On every node: --master-addr with the first node's address, --master-port {port}."
     yield Remedy("Name the first node by its address", (say(text, scope="this job", see=TORCHRUN),))
+
+
+def openmpi_too_old(launch: Launch) -> Iterator[Remedy]:
+    """A newer Open MPI, or none."""
+    text = (
+        "Put Open MPI 4.0.5 or newer first on the PATH, the same on all nodes: load its module, or install it beside."
+    )
+    undo = "Unload the module, or take its directory off the PATH."
+    see = "https://docs.open-mpi.org/en/v5.0.1/installing-open-mpi/quickstart.html"
+    newer = say(text, scope="all nodes", undo=undo, see=see)
+    yield Remedy("Use a newer Open MPI", (newer, command("mpirun --version", scope="all nodes")))
+    text = "Start the ranks with torchrun: its backends nccl and gloo need no MPI."
+    yield Remedy("Do without MPI", (say(text, scope="this job", see=TORCHRUN),))

@@ -18,6 +18,10 @@ MALFORMED_LIMIT = 200
 """Characters kept of a value that is not what it should be."""
 COUNTED_AT_LAUNCH = ("gpu", "cpu", "auto", "xpu")
 """Words that torchrun's --nproc-per-node takes instead of a number."""
+_MPIRUN_LIMIT_S = 3.0
+"""It only prints; a start from a busy network file system may take its time."""
+_MPIRUN_TEXT_LIMIT = 4096
+"""Characters of its answer that are looked at: Hydra tells 20 lines about its build, the version first."""
 
 
 def read(host: Host, ask: Ask) -> Launch:
@@ -39,6 +43,7 @@ def read(host: Host, ask: Ask) -> Launch:
         is_master=optional(lambda: _is_master(host, ask, values, sources), unread, "is_master"),
         sources={field: name for field, name in sources.items() if field in values},
         malformed=malformed,
+        mpi=optional(lambda: _mpi(host, ask, unread.get("slurm"), env or {}), unread, "mpi"),
         slurm=None if env is None else {n: env[f"SLURM_{n}"] for n in SLURM_NAMES if f"SLURM_{n}" in env},
         unread=unread,
         **values,
@@ -210,6 +215,33 @@ _LAUNCHERS = (
 def launcher(env: Dict[str, str]) -> str:
     """Who starts, or would start, the processes here; none when no variable tells."""
     return next((name for name, sets in _LAUNCHERS if any(re.fullmatch(sets, v) for v in env)), "none")
+
+
+def _mpi(host: Host, ask: Ask, no_env: Optional[Reason], env: Dict[str, str]) -> str:
+    """Of the mpirun on the PATH, where the options or an MPI launcher's variables say that MPI starts the processes."""
+    if ask.launcher != "mpirun" and no_env is not None:
+        raise Unreadable(no_env)
+    if ask.launcher != "mpirun" and not any(re.fullmatch(dict(_LAUNCHERS)["mpi"], name) for name in env):
+        raise Unreadable(Reason("not-asked", "nothing says that mpirun starts the processes"))
+    ran = host.run("mpirun-version", ["mpirun", "--version"], _MPIRUN_LIMIT_S)
+    return parse_mpirun(f"{ran.stdout[:_MPIRUN_TEXT_LIMIT]}\n{ran.stderr[:_MPIRUN_TEXT_LIMIT]}")
+
+
+_MPIS = (
+    (r"^mpi(?:run|exec) \(([A-Za-z][A-Za-z ]{0,40})\) v?(\d[\w.+-]{0,40})\s*$", "{0} {1}"),
+    (r"^(Intel\(R\) MPI) Library\b.{0,80}?, Version (\d[\w.]{0,40}(?: Update \d{1,4})?)", "{0} {1}"),
+    (r"^HYDRA build details:\s{1,80}Version:[ \t]{0,80}(\d[\w.+-]{0,40})\s*$", "Hydra {0}"),
+)
+"""Open MPI and IBM's Spectrum MPI, Intel MPI, and the launcher of MPICH and MVAPICH."""
+
+
+def parse_mpirun(text: str) -> str:
+    """ "Open MPI 4.0.3" of mpirun --version: "mpirun (Open MPI) 4.0.3". Unreadable when it names no known MPI."""
+    for pattern, name in _MPIS:
+        found = re.search(pattern, text, re.MULTILINE | re.ASCII)
+        if found:
+            return name.format(*found.groups())
+    raise Unreadable(Reason("unreadable", "mpirun --version names no known MPI"))
 
 
 def parse_rendezvous(env: Dict[str, str]) -> Optional[str]:

@@ -244,3 +244,36 @@ def test_only_variables_that_are_set_are_taken_away(sources, said):
 def test_a_malformed_value_is_mended_where_it_comes_from(launch, said):
     (verdict,) = judged("launch/variable-malformed", launch=launch)
     assert said in remedy_text(verdict)
+
+
+NO_MPI = Reason("not-asked", "nothing says that mpirun starts the processes")
+
+
+@pytest.mark.parametrize(
+    ("mpi", "found"),
+    [
+        ("Open MPI 1.10.7", "failed"),
+        ("Open MPI 4.0.3", "failed"),
+        ("Open MPI 4.0.4", "failed"),
+        ("Open MPI 4.0.5", "passed"),
+        ("Open MPI 4.1.0rc1", "passed"),
+        ("Open MPI 4.1.6", "passed"),
+        ("Open MPI 5.0.2", "passed"),
+        ("Open MPI 10.0", "passed"),
+        ("IBM Spectrum MPI 3.2.0", "skipped"),
+        ("Intel(R) MPI 2019 Update 12", "skipped"),
+        ("Hydra 3.3.2", "skipped"),
+        (None, "skipped"),
+    ],
+)
+def test_only_an_open_mpi_below_the_floor_is_too_old(mpi, found):
+    launch = Launch(mpi=mpi, unread={"mpi": NO_MPI} if mpi is None else {})
+    (verdict,) = judged("launch/openmpi-too-old", launch=launch)
+    assert verdict.outcome.value == found
+
+
+def test_an_old_open_mpi_is_replaced_or_done_without():
+    (verdict,) = judged("launch/openmpi-too-old", launch=Launch(mpi="Open MPI 4.0.3"))
+    assert (verdict.severity.value, verdict.measured) == ("warning", "mpirun on the PATH is Open MPI 4.0.3")
+    assert "Open MPI 4.0.5 or newer first on the PATH" in remedy_text(verdict)
+    assert "with torchrun" in remedy_text(verdict)

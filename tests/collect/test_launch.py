@@ -214,3 +214,76 @@ def test_this_machines_own_addresses(monkeypatch: Any) -> None:
     own = [address for address in launch._own_addresses(Host()) if address not in ("127.0.0.1", "::1")]
     asks = [Ask(profile="quick", master_addr=address, nnodes=2) for address in (*own, "192.0.2.250")]
     assert [launch.read(Host(), ask).is_master for ask in asks] == [True] * len(own) + [False]
+
+
+HYDRA = """HYDRA build details:
+    Version:                                 3.3.2
+    Release Date:                            Tue Nov 12 21:23:16 CST 2019
+    CC:                              gcc
+"""
+INTEL = """Intel(R) MPI Library for Linux* OS, Version 2019 Update 12 Build 20210429 (id: e380127cb)
+Copyright 2003-2021, Intel Corporation.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mpi"),
+    [
+        ("mpirun (Open MPI) 4.0.3\n\nReport bugs to http://www.open-mpi.org/community/help/\n", "Open MPI 4.0.3"),
+        ("mpirun (Open MPI) 5.0.2\n", "Open MPI 5.0.2"),
+        ("a remark\nmpirun (Open MPI) 4.1.0rc1\n", "Open MPI 4.1.0rc1"),
+        ("mpirun (IBM Spectrum MPI) 10.3.1.02rtm0\n", "IBM Spectrum MPI 10.3.1.02rtm0"),
+        (INTEL, "Intel(R) MPI 2019 Update 12"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n", "Intel(R) MPI 2021.11"),
+        (HYDRA, "Hydra 3.3.2"),
+        ("", None),
+        ("mpirun (Open MPI)\n", None),
+        ("mpirun (Open MPI) 4.0.3 but not really\n", None),
+        ("mpirun (Open MPI) " + "4" * 10000, None),
+        ("\x00\x1b[2J(" * 10000, None),
+    ],
+)
+def test_what_mpirun_is(text: str, mpi: Any) -> None:
+    found = read({}, Ask(profile="quick", launcher="mpirun"), **mpirun(text))
+    assert found.mpi == mpi
+    assert mpi is not None or found.unread["mpi"].kind == "unreadable"
+
+
+def mpirun(text: str) -> Any:
+    return {"run mpirun-version": {"value": {"status": 0, "stdout": text, "stderr": ""}}}
+
+
+@pytest.mark.parametrize(
+    ("env", "launcher", "used"),
+    [
+        ({}, "mpirun", True),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, None, True),
+        ({**OPENMPI, **TORCHRUN}, "torchrun", True),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, None, True),
+        ({**STEP_TASKS, "PMI_RANK": "1", "PMI_SIZE": "2"}, None, False),
+        (TORCHRUN, "torchrun", False),
+        ({}, None, False),
+    ],
+)
+def test_mpirun_is_asked_only_where_mpi_is_used(env: Dict[str, str], launcher: Any, used: bool) -> None:
+    found = read(env, Ask(profile="quick", launcher=launcher), **mpirun("mpirun (Open MPI) 4.0.3\n"))
+    assert found.mpi == ("Open MPI 4.0.3" if used else None)
+    assert used or found.unread["mpi"].kind == "not-asked"
+
+
+def test_an_mpirun_that_is_absent_or_hangs(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch, "_MPIRUN_LIMIT_S", 0.2)
+    ask = Ask(profile="quick", launcher="mpirun")
+    assert launch.read(Host(), ask).unread["mpi"].kind == "absent"
+    tool = tmp_path / "mpirun"
+    tool.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    tool.chmod(0o755)
+    assert launch.read(Host(), ask).unread["mpi"].kind == "timed-out"
+
+
+def test_without_an_environment_nothing_says_that_mpi_is_used() -> None:
+    no_env = {"env ": {"reason": {"kind": "no-rights", "text": "not for you"}}}
+    assert read({}, **no_env).unread["mpi"].kind == "no-rights"
+    said = read({}, Ask(profile="quick", launcher="mpirun"), **no_env, **mpirun("mpirun (Open MPI) 4.0.3\n"))
+    assert said.mpi == "Open MPI 4.0.3"
