@@ -29,11 +29,11 @@ _TOKEN = re.compile(
     |(?P<here><<-?[ \t]*["'\\]?(?P<mark>[A-Za-z_]\w*)["']?)
     |(?P<end>\n|[;&|()]+)
     |(?P<comment>\#[^\n]*)
-    |(?P<word>(?:[^\s'"\\;&|()<>`]+|'[^']*'|"(?:[^"\\]+|\\.)*"|`[^`]*`|\\.)+)
+    |(?P<word>(?:[^\s'"\\;&|()<>`]|'[^']*'|"(?:[^"\\]|\\.)*"|`[^`]*`|\\.)+)
     |(?P<stray>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_PIECE = re.compile(r"""\$?'([^']*)'|"((?:[^"\\]+|\\.)*)"|(`)[^`]*`|\\(.)""", re.DOTALL)
+_PIECE = re.compile(r"""\$?'([^']*)'|"((?:[^"\\]|\\.)*)"|(`)[^`]*`|\\(.)""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _CAPITALS = re.compile(r"[A-Z_][A-Z0-9_]*", re.ASCII)
 _SWALLOWED = re.compile(r"\n[ \t]*(?:export[ \t]+)?[A-Za-z_]\w*=", re.ASCII)
