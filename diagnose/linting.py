@@ -5,7 +5,7 @@ import re
 import sys
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ddp_doctor import __version__, compat, engine, importers, lint, redact, summary, variables
+from ddp_doctor import __version__, compat, engine, given, importers, lint, redact, summary, variables
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS, Env, How, NodeFacts, Reason, Torch, Variable
 from ddp_doctor.importers import section
@@ -21,6 +21,8 @@ TEXT_LIMIT_CHARACTERS = 2**21
 """Of the lines that can be read: some seconds of work, and far more than people write."""
 LINE_LIMIT_CHARACTERS = 2**16
 """Longer than any line that a person writes, shorter than what costs time."""
+SETTINGS_LIMIT = 1000
+"""So many variables of one file are judged: each unknown name costs some milliseconds, and no person writes as many."""
 PROBLEMS = 20
 """So many of one file are told, and as many lines with NUL bytes make a file binary."""
 
@@ -56,10 +58,14 @@ def read(path: str) -> File:
         problems.append(Problem(text.count("\n"), "the file is too long: the rest of it was not judged"))
     kind = lint.format_of(os.path.basename(path), text)
     items = [*problems, *_decodable(dict.fromkeys(kind.variables(text)), content)]
+    found = [item for item in items if isinstance(item, Found) and concerns(item.name)]
+    if len(found) > SETTINGS_LIMIT:
+        words = f"{SETTINGS_LIMIT} variables stand before this line: the rest was not judged"
+        items.append(Problem(found[SETTINGS_LIMIT].line, words))
     return File(
         name,
         kind.TITLE,
-        tuple(item for item in items if isinstance(item, Found) and concerns(item.name)),
+        tuple(found[:SETTINGS_LIMIT]),
         _first(sorted((item for item in items if isinstance(item, Problem)), key=lambda problem: problem.line)),
         getattr(kind, "NCCL_CONF", False),
     )
@@ -68,8 +74,7 @@ def read(path: str) -> File:
 def _content(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read(LIMIT_BYTES + 1)
-    with open(path, "rb") as file:
-        return file.read(LIMIT_BYTES + 1)
+    return given.content(path, LIMIT_BYTES, cut=True)
 
 
 def cleaned(content: bytes) -> Tuple[str, List[Problem]]:

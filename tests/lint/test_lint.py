@@ -1,6 +1,7 @@
 """``ddp-doctor lint``: files on the command line, judged by the checks of the environment, as a user runs it."""
 
 import json
+import os
 
 import pytest
 from running import doctor
@@ -162,3 +163,21 @@ def test_hostile_names_do_not_reach_the_terminal(lint):
     done = lint({"a\x1b[31m.env": "NCCL_DEBUGG=\x1b[31m1\n"})
     assert "\x1b" not in done.stdout
     assert "NCCL_DEBUGG" in done.stdout
+
+
+def test_more_variables_than_a_person_writes_are_cut(lint):
+    text = "".join(f"NCCL_X{number}=1\n" for number in range(1001)).encode()
+    found = failed(lint({"job.env": text}, "--json"))
+    assert ("lint/line-unreadable", "job.env:1001") in found
+    assert ("env/unknown-name", "NCCL_X1000=1 (job.env:1001)") not in found
+
+
+def test_an_open_quote_ends_at_once(lint):
+    text = b'x="\ncat <<U\nexport NCCL_ZZZ=1\n' + b"word " * 2000
+    assert "lint/line-unreadable" in [check for check, _ in failed(lint({"job.sh": text}, "--json"))]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "job.sh")
+    done = doctor("lint", str(tmp_path / "job.sh"))
+    assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
