@@ -5,7 +5,7 @@ import re
 from typing import Iterator, List, NamedTuple
 
 from ddp_doctor.lint import Found, Item
-from ddp_doctor.lint.shell import Word, settings, split
+from ddp_doctor.lint.shell import Word, settings, split, words_of
 
 TITLE = "a Dockerfile"
 
@@ -72,7 +72,10 @@ def _env(instruction: Instruction) -> Iterator[Item]:
     if old:
         yield Found(instruction.line, old.group(1), " ".join(old.group(2).split()).strip("'\""))
         return
-    for word in split(_one_line(instruction.text), instruction.line):
+    for word in words_of(_one_line(instruction.text), instruction.line):
+        if not isinstance(word, Word):
+            yield word
+            continue
         name, equals, value = word.text.partition("=")
         if equals:
             yield Found(word.line, name, value)

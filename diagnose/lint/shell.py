@@ -151,9 +151,15 @@ _TAKERS: Dict[str, Callable[[_Script, "re.Match[str]"], Iterator[Union[Command, 
 }
 
 
+def words_of(text: str, line: int = 1) -> Iterator[Union[Word, Problem]]:
+    """The words of one line as a shell splits them; in place of those of an unclosed quote the problem."""
+    for part in _Script(text, line).parts():
+        yield from [part] if isinstance(part, Problem) else part
+
+
 def split(text: str, line: int = 1) -> Command:
     """The words of one line as a shell splits them; those of an unclosed quote are missing."""
-    return [word for part in _Script(text, line).parts() if not isinstance(part, Problem) for word in part]
+    return [word for word in words_of(text, line) if isinstance(word, Word)]
 
 
 def unquoted(token: str) -> str:

@@ -181,3 +181,9 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "job.sh")
     done = doctor("lint", str(tmp_path / "job.sh"))
     assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
+
+
+def test_an_open_quote_in_a_dockerfile_is_told(lint):
+    assert ("lint/line-unreadable", "Dockerfile:2") in failed(
+        lint({"Dockerfile": 'FROM a\nENV NCCL_NET="IB\n'}, "--json")
+    )
