@@ -58,7 +58,7 @@ def test_one_slip_in_a_long_name_is_found(name, data):
     place = data.draw(st.integers(5, len(name) - 1))
     letter = data.draw(st.sampled_from(string.ascii_uppercase))
     wrong = name[:place] + letter + name[place:]
-    if wrong not in NAMES:
+    if wrong not in NAMES and not variables._build_name(wrong):  # NCCL_LIB...: build systems have such names
         assert variables.distance(wrong, variables.closest(wrong)) == 1
 
 
