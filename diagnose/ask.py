@@ -31,6 +31,8 @@ class Ask:
     cwd: Optional[str] = None
     sample_s: float = 0.0
     """Seconds between two readings of counters; 0: one reading."""
+    compute: bool = False
+    """Run the compute test on the GPUs, whatever the profile."""
 
     @property
     def active(self) -> bool:

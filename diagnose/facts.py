@@ -85,6 +85,17 @@ class Os:
 
 
 @dataclass(frozen=True)
+class MemoryController:
+    """Errors of the machine's memory as EDAC counts them since its driver was loaded."""
+
+    name: str
+    """mc0 ..."""
+    corrected: Optional[int] = None
+    uncorrected: Optional[int] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
 class Cpu:
     model: Optional[str] = None
     sockets: Optional[int] = None
@@ -99,6 +110,16 @@ class Cpu:
     """NUMA nodes that have processors; a GPU's or CXL memory is a node without."""
     governors: Optional[Strings] = None
     """Distinct cpufreq governors; empty where the machine offers no cpufreq."""
+    allowed_list: Optional[str] = None
+    """The affinity mask as the kernel writes lists: "0-31,64-95"."""
+    numa_cpus: Optional[Dict[str, str]] = None
+    """NUMA node -> its processors as a list: {"0": "0-31", "1": "32-63"}; also nodes without processors ("")."""
+    numa_balancing: Optional[int] = None
+    """kernel.numa_balancing: 0 off, 1 on, 2 memory tiering."""
+    throttled: Optional[int] = None
+    """Thermal throttle events of all cores and packages since boot (thermal_throttle/*_throttle_count, x86 alone)."""
+    memory_controllers: Optional[Tuple["MemoryController", ...]] = None
+    """EDAC's memory controllers; empty where no EDAC driver is loaded."""
     load_1min: Optional[float] = None
     unread: Unread = _unread()
 
@@ -212,6 +233,42 @@ class GpuProcess:
 
 
 @dataclass(frozen=True)
+class NvLink:
+    """One NVLink of a GPU."""
+
+    link: int
+    active: Optional[bool] = None
+    speed_gb_s: Optional[float] = None
+    """Of one direction, in 10**9 bytes per second, as the driver says it."""
+    remote_kind: Optional[str] = None
+    """gpu, switch, ibmnpu (Power), or unknown."""
+    remote_pci: Optional[str] = None
+    errors: Optional[Dict[str, int]] = None
+    """Error counters since the driver was loaded or the GPU reset: replay, recovery, crc_flit, crc_data, and those of newer
+    links: symbol_errors, effective_errors, malformed_packets, buffer_overruns, rx_errors, link_recovery ..."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class GpuFabric:
+    """The GPU's registration with the NVLink fabric (Hopper and newer behind NVSwitches)."""
+
+    state: Optional[str] = None
+    """not_supported, not_started, in_progress or completed."""
+    status: Optional[str] = None
+    """NVML's word for the result: "success", or what failed. Only meaningful when completed."""
+    cluster_uuid: Optional[str] = None
+    """"" where it is all zero: not part of a multi-node NVLink domain."""
+    clique_id: Optional[int] = None
+    health: Optional[str] = None
+    """healthy, unhealthy, limited_capacity, or not_supported."""
+    unhealthy: Optional[Strings] = None
+    """What the health mask tells of: degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery,
+    incorrect_configuration."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU as NVML (or nvidia-smi) tells it. "Not supported by this device" stands in ``unsupported``."""
 
@@ -235,6 +292,17 @@ class Gpu:
     persistence: Optional[bool] = None
     temperature_c: Optional[int] = None
     temperature_slowdown_c: Optional[int] = None
+    temperature_shutdown_c: Optional[int] = None
+    temperature_max_c: Optional[int] = None
+    """Highest temperature at which the GPU keeps its full clocks (GPU max operating temperature)."""
+    temperature_margin_c: Optional[int] = None
+    """Degrees left to the slowdown (T.Limit), which replaces the absolute limits on newer GPUs."""
+    temperature_memory_c: Optional[int] = None
+    temperature_memory_max_c: Optional[int] = None
+    utilisation_percent: Optional[int] = None
+    """Share of the last sample period (up to 1 s) in which a kernel ran."""
+    performance_state: Optional[int] = None
+    """0 (highest) to 15."""
     power_w: Optional[float] = None
     power_limit_w: Optional[float] = None
     power_default_limit_w: Optional[float] = None
@@ -244,19 +312,45 @@ class Gpu:
     clock_memory_max_mhz: Optional[int] = None
     throttle: Optional[Strings] = None
     """Names of the active clock event reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown ..."""
+    throttled_us: Optional[Dict[str, int]] = None
+    """Microseconds for which clocks were lowered since the driver was loaded, by reason: hw_thermal_slowdown ..."""
+    clock_application_mhz: Optional[int] = None
+    """SM clock that applications are given, where somebody set it; clock_application_default_mhz: the board's own."""
+    clock_application_default_mhz: Optional[int] = None
     ecc_mode: Optional[bool] = None
     ecc_corrected_volatile: Optional[int] = None
     ecc_corrected_aggregate: Optional[int] = None
     ecc_uncorrected_volatile: Optional[int] = None
     ecc_uncorrected_aggregate: Optional[int] = None
+    ecc_sram_uncorrected_volatile: Optional[int] = None
+    ecc_sram_uncorrected_aggregate: Optional[int] = None
+    ecc_sram_threshold_exceeded: Optional[bool] = None
+    """The GPU's own word that its uncorrectable SRAM errors are too many: it is to be replaced."""
+    retired_single_bit: Optional[int] = None
+    """Pages retired for repeated single-bit errors (GPUs before Ampere)."""
+    retired_double_bit: Optional[int] = None
+    retired_pending: Optional[bool] = None
+    recovery_action: Optional[str] = None
+    """What the driver says must be done: none, gpu_reset, node_reboot, drain_p2p or drain_and_reset (R570 and newer)."""
     remapped_correctable: Optional[int] = None
     remapped_uncorrectable: Optional[int] = None
     remap_pending: Optional[bool] = None
     remap_failure: Optional[bool] = None
     pcie_gen: Optional[int] = None
     pcie_gen_max: Optional[int] = None
+    """The most that the GPU and the slot both support."""
+    pcie_gen_device_max: Optional[int] = None
+    """The most that the GPU itself supports."""
     pcie_width: Optional[int] = None
     pcie_width_max: Optional[int] = None
+    pcie_replays: Optional[int] = None
+    """PCIe replays since the driver was loaded."""
+    nvlinks: Optional[Tuple[NvLink, ...]] = None
+    """Links that the driver knows; empty on a product without NVLink."""
+    fabric: Optional[GpuFabric] = None
+    peers: Optional[Dict[str, str]] = None
+    """Other GPU's index -> may it be reached by PCIe or NVLink peer access: ok, chipset_not_supported, gpu_not_supported,
+    topology_not_supported, disabled_by_regkey, not_supported, unknown."""
     numa_node: Optional[int] = None
     processes: Optional[Tuple[GpuProcess, ...]] = None
     unsupported: Strings = ()
@@ -452,6 +546,21 @@ class Address:
 
 
 @dataclass(frozen=True)
+class Module:
+    """A transceiver or cable in a port."""
+
+    kind: Optional[str] = None
+    """"QSFP28", "OSFP" ..."""
+    vendor: Optional[str] = None
+    part: Optional[str] = None
+    temperature_c: Optional[float] = None
+    temperature_high_alarm_c: Optional[float] = None
+    """The module's own limits, from its memory map."""
+    temperature_high_warning_c: Optional[float] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
 class Interface:
     name: str
     index: Optional[int] = None
@@ -474,6 +583,22 @@ class Interface:
     """Bond or bridge that it belongs to; "" for none."""
     lower: Optional[Strings] = None
     """Members of a bond or bridge, parent of a vlan."""
+    bond_mode: Optional[str] = None
+    """"802.3ad", "active-backup" ...; None with the reason not-applicable where it is no bond."""
+    carrier_changes: Optional[int] = None
+    """Since the interface was made, and so for most cards since boot."""
+    rp_filter: Optional[int] = None
+    arp_ignore: Optional[int] = None
+    arp_announce: Optional[int] = None
+    """net.ipv4.conf.<interface>.*; the kernel uses the higher one of this and of "all"."""
+    ring: Optional[Dict[str, int]] = None
+    """rx, rx_max, tx, tx_max in descriptors (ETHTOOL_GRINGPARAM)."""
+    fec: Optional[Strings] = None
+    """Forward error correction in force: rs, baser, off, llrs (ETHTOOL_GFECPARAM); empty: none is reported."""
+    module: Optional["Module"] = None
+    """The plugged-in transceiver or cable; None with the reason where it is not readable."""
+    flow: Optional[Dict[str, str]] = None
+    """Quality of service as configured: "trust" (pcp or dscp), "pfc" (enabled priorities: "3"), "rx_pause", "tx_pause" ..."""
     unread: Unread = _unread()
 
 
@@ -575,6 +700,13 @@ class Network:
     port_range: Optional[Tuple[int, int]] = None
     """net.ipv4.ip_local_port_range"""
     listening: Optional[Tuple[Socket, ...]] = None
+    sysctls: Optional[Dict[str, int]] = None
+    """Kernel settings that a large job meets: net.ipv4.conf.all.rp_filter, net.ipv4.neigh.default.gc_thresh3,
+    net.core.somaxconn, net.netfilter.nf_conntrack_max ...; without those that this kernel does not have."""
+    conntrack_used: Optional[int] = None
+    """Tracked connections; None with the reason absent where nothing tracks them."""
+    neighbours: Optional[int] = None
+    """Entries of the IPv4 neighbour table."""
     unread: Unread = _unread()
 
 
@@ -598,10 +730,17 @@ class RdmaPort:
     rate_gbit_s: Optional[float] = None
     rate: Optional[str] = None
     """As the kernel writes it: "200 Gb/sec (4X HDR)"."""
+    active_mtu_bytes: Optional[int] = None
+    """256 to 4096, as libibverbs says (sysfs does not)."""
+    max_mtu_bytes: Optional[int] = None
     link_layer: Optional[str] = None
     """InfiniBand or Ethernet."""
     lid: Optional[int] = None
     sm_lid: Optional[int] = None
+    pkeys: Optional[Strings] = None
+    """Partition keys in use: "0xffff" (full member of the default partition), "0x7fff" (limited)."""
+    traffic_class: Optional[int] = None
+    """Forced RoCE traffic class (/sys/class/infiniband/*/tc/*/traffic_class); -1 where none is forced."""
     gids: Optional[Tuple[Gid, ...]] = None
     """Rows in use: neither all zero nor a link-local prefix without an interface id."""
     netdev: Optional[str] = None
@@ -647,6 +786,14 @@ class Rdma:
     """Those loaded of ib_core, ib_uverbs, mlx5_ib, rdma_cm, rdma_ucm, nvidia_peermem, rdma_rxe ..."""
     device_nodes: Optional[Tuple[DeviceNode, ...]] = None
     """/dev/infiniband/*"""
+    verbs_library: Optional[str] = None
+    """Path of the libibverbs.so.1 that the loader finds; "" when it finds none."""
+    verbs_libraries: Optional[Strings] = None
+    """Every libibverbs.so.1 on the library path, by real path: two are two stacks."""
+    providers: Optional[Strings] = None
+    """User-space drivers of libibverbs: mlx5, rxe, efa ..."""
+    plugins: Optional[Strings] = None
+    """Network plug-ins for NCCL that the loader would find: paths of libnccl-net*.so, libnccl-ofi ..."""
     unread: Unread = _unread()
 
 
@@ -753,6 +900,209 @@ class Logins:
     unread: Unread = _unread()
 
 
+# --------------------------------------------------------------------------- hardware
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """One line, or a run of like lines, of the kernel's log that tells of a fault."""
+
+    kind: str
+    """xid, sxid, aer, mce, edac, mlx5, link, oom, hung-task, nvrm, nvswitch, io-error, filesystem ..."""
+    text: str
+    """The first of the like lines, redacted and escaped, at most 400 characters."""
+    code: Optional[int] = None
+    """Xid or SXid."""
+    pci: Optional[str] = None
+    """0000:07:00.0 of the device in question."""
+    device: Optional[str] = None
+    """Its name where the line has one instead: mlx5_core's interface, ib0, sda, mc0."""
+    pid: Optional[int] = None
+    process: Optional[str] = None
+    fields: Optional[Dict[str, str]] = None
+    """What else the line tells, by the kind: severity, link, subcode, action ..."""
+    first_at: Optional[float] = None
+    """Unix time in seconds of the first; None where the line has no time that can be placed."""
+    last_at: Optional[float] = None
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    source: Optional[str] = None
+    """kmsg, journal, dmesg, or the file that was read."""
+    since: Optional[float] = None
+    """Unix time of the oldest line that was seen of this boot: "no Xid" only speaks of what follows."""
+    until: Optional[float] = None
+    whole_boot: Optional[bool] = None
+    """The log reaches back to this boot: nothing was overwritten."""
+    events: Optional[Tuple[KernelEvent, ...]] = None
+    """Oldest first; like ones folded, at most some hundreds; "dropped" counts the others."""
+    dropped: Optional[int] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that waits in the kernel, is a zombie, or may hold a GPU or an HCA though its job is gone."""
+
+    pid: int
+    name: Optional[str] = None
+    """/proc/PID/comm: never a command line."""
+    state: Optional[str] = None
+    """R, S, D, Z, T ..."""
+    uid: Optional[int] = None
+    parent: Optional[int] = None
+    age_s: Optional[float] = None
+    waits_in: Optional[str] = None
+    """Kernel function in which it sleeps (wchan), where it is told."""
+    devices: Optional[Strings] = None
+    """Device nodes that it holds open: /dev/nvidia0, /dev/infiniband/uverbs0; own processes alone unless root asks."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Processes:
+    blocked: Optional[Tuple[Process, ...]] = None
+    """In state D in two looks, 0.1 s or more apart."""
+    zombies: Optional[Tuple[Process, ...]] = None
+    holding: Optional[Tuple[Process, ...]] = None
+    """Those that hold a GPU's device node open."""
+    own_namespace: Optional[bool] = None
+    """False in a container that does not see the machine's processes."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A GPU, a NIC or HCA, an NVSwitch, or a bridge on the way to one."""
+
+    pci: str
+    kind: str
+    """gpu, nic (network or RDMA), nvswitch, bridge (root port or PCIe switch port) or other."""
+    vendor_device: Optional[str] = None
+    """"10de:20b0"."""
+    parents: Optional[Strings] = None
+    """Bridges from the root port down to the device, without the device."""
+    numa_node: Optional[int] = None
+    """-1 is written as None with the reason absent."""
+    speed_gt_s: Optional[float] = None
+    """GT/s of the link above it; idle GPUs lower it."""
+    speed_max_gt_s: Optional[float] = None
+    """The device's own maximum."""
+    width: Optional[int] = None
+    width_max: Optional[int] = None
+    iommu_group: Optional[str] = None
+    acs_redirect: Optional[bool] = None
+    """Of a bridge: its ACS control redirects peer requests to the root complex; None where it is not readable (root alone
+    reads the extended configuration space) with the reason, not-applicable where it has no ACS capability."""
+    max_read_request_bytes: Optional[int] = None
+    max_payload_bytes: Optional[int] = None
+    relaxed_ordering: Optional[bool] = None
+    names: Strings = ()
+    """RDMA devices and network interfaces of it: "mlx5_0", "ib0"."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How GPUs and NICs hang on the PCIe tree, and what lies on the way."""
+
+    devices: Optional[Tuple[PciDevice, ...]] = None
+    host_bridges: Optional[Dict[str, Optional[int]]] = None
+    """PCI host bridge ("pci0000:00") -> NUMA node."""
+    iommu: Optional[str] = None
+    """off, passthrough, translated or "on" (kind not told)."""
+    iommu_said_by: Optional[str] = None
+    """What says so: "iommu=pt on the kernel's command line", "/sys/kernel/iommu_groups/7/type: DMA-FQ"."""
+    peer_memory: Optional[str] = None
+    """How NICs reach GPU memory: nvidia-peermem, dma-buf (kernel and driver have it), "" for no way found."""
+    gdrcopy: Optional[bool] = None
+    """The gdrdrv module is loaded and its device node exists."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What belongs to the NVLink fabric of the node rather than to one GPU."""
+
+    nvswitches: Optional[Strings] = None
+    """NVSwitch functions on the PCI bus, by address; a guest or container may have none and still sit on a fabric."""
+    manager_running: Optional[bool] = None
+    """nvidia-fabricmanager runs on this host."""
+    manager_installed: Optional[bool] = None
+    manager_version: Optional[str] = None
+    subnet_manager_running: Optional[bool] = None
+    """nvlsm, which HGX B200 and newer need beside it."""
+    imex_running: Optional[bool] = None
+    imex_channels: Optional[Strings] = None
+    """/dev/nvidia-caps-imex-channels/channel*"""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of the kernel, a driver or NVML, read once or twice."""
+
+    source: str
+    """rdma, ethtool, interface, tcp, softnet, disk, gpu, nvlink, cpu ..."""
+    subject: str
+    """What counts: "mlx5_0/1", "enp3s0", "GPU 3", "" for the whole node."""
+    name: str
+    """As the source calls it: symbol_error, rx_discards_phy, RetransSegs ..."""
+    first: Optional[int] = None
+    second: Optional[int] = None
+    """None where there was no second reading, or the device had gone by then (with a reason in ``Rates.unread``)."""
+    bits: Optional[int] = None
+    """Width where it sticks or wraps there: 4, 8, 16, 32; None: 64, or not known."""
+    sticks: bool = False
+    """It stays at its maximum (InfiniBand's error counters) instead of beginning anew."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Counters, read once, or twice where ``Ask.sample_s`` says so."""
+
+    interval_s: Optional[float] = None
+    """Between the readings by the monotonic clock; None with the reason not-asked for one reading."""
+    counters: Optional[Tuple[Counter, ...]] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class GpuTest:
+    """What one GPU (or the processor, where there is none) did in the compute test."""
+
+    index: int
+    device: Optional[str] = None
+    """cuda:0 or cpu."""
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    gemm_tflop_s: Optional[Dict[str, float]] = None
+    """Type -> 10**12 operations per second: "bfloat16", "float32"."""
+    memory_gb_s: Optional[float] = None
+    """Device memory, read plus written, in 10**9 bytes per second."""
+    to_device_gb_s: Optional[float] = None
+    to_host_gb_s: Optional[float] = None
+    peer_gb_s: Optional[Dict[str, float]] = None
+    """Other GPU's index -> copy from this one to it."""
+    wrong: Optional[Strings] = None
+    """What came out wrong: "gemm bfloat16: 3 of 40 rounds differ", "copy to GPU 4: 1 block differs"; empty: all was right."""
+    error: Optional[str] = None
+    """Why it could not finish, in the library's own words."""
+    duration_s: Optional[float] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The compute test of all GPUs in parallel."""
+
+    torch: Optional[str] = None
+    gpus: Optional[Tuple[GpuTest, ...]] = None
+    unread: Unread = _unread()
+
+
 @dataclass(frozen=True)
 class NodeFacts:
     """Everything that is known of one node."""
@@ -779,6 +1129,12 @@ class NodeFacts:
     launch: Optional[Launch] = None
     reach: Optional[Reach] = None
     logins: Optional[Logins] = None
+    kernel_log: Optional[KernelLog] = None
+    processes: Optional[Processes] = None
+    topology: Optional[Topology] = None
+    fabric: Optional[Fabric] = None
+    rates: Optional[Rates] = None
+    compute: Optional[Compute] = None
     reasons: Unread = _unread()
     """Section -> why it is None."""
     left_behind: Strings = ()

@@ -260,6 +260,25 @@ class Setting(Row):
     meaning: str
 
 
+@dataclass(frozen=True)
+class Threshold(Row):
+    """A bound of a measured quantity: what is beyond it is a finding. Read through ``thresholds.py``."""
+
+    name: str
+    """As the checks ask for it: "rdma.link_downed"."""
+    unit: str
+    """C, %, 1/h, ms, B/s, events ..."""
+    beyond: str
+    """above or below: on which side of the bound the fault lies."""
+    warning: str
+    """Decimal number; empty: there is no such bound. The same for ``error``."""
+    error: str
+    scope: str
+    """To what it applies: "InfiniBand ports", "GPUs before Ampere", "every interface"."""
+    says: str
+    """What it means when it is crossed."""
+
+
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 TABLES: Dict[str, Type[Row]] = {
@@ -276,6 +295,7 @@ TABLES: Dict[str, Type[Row]] = {
     "variables": Setting,
     "bandwidth": Bandwidth,
     "rules": Rule,
+    "thresholds": Threshold,
 }
 """Table (file name without .csv) -> what a row of it is."""
 
@@ -326,6 +346,10 @@ def rules() -> Tuple[Rule, ...]:
 
 def distributions() -> Tuple[Distribution, ...]:
     return _table("distributions", Distribution)
+
+
+def thresholds() -> Tuple[Threshold, ...]:
+    return _table("thresholds", Threshold)
 
 
 def variables() -> Tuple[Setting, ...]:
