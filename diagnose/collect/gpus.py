@@ -113,10 +113,10 @@ def _ask_nvidia_smi(host: Host, why: Reason, unread: Unread) -> Plain:
 def _gpus(host: Host, told: Plain, trees: Sequence[Plain], place: Place, unread: Unread) -> Optional[List[Gpu]]:
     """The GPUs that the driver tells of; else those of the kernel's trees; () where there is nothing to drive."""
     if "gpus" in told:
-        return _permitted([_gpu(plain) for plain in told["gpus"]], unread)
+        return _permitted([gpu_of(plain) for plain in told["gpus"]], unread)
     if trees:
         why = unread.pop("gpus", Reason("absent", "the driver did not tell of its GPUs"))
-        return [_gpu({**plain, "silent": {"kind": why.kind, "text": why.text}}) for plain in trees]
+        return [gpu_of({**plain, "silent": {"kind": why.kind, "text": why.text}}) for plain in trees]
     nothing = (place.module == "" and place.on_bus == ()) or (place.contained and place.nodes == ())
     if nothing and not _has_hidden_gpu(host):
         unread.pop("gpus", None)
@@ -147,7 +147,7 @@ _GPU_FIELDS = {field.name for field in fields(Gpu)}
 _NOT_READ = _GPU_FIELDS - {"index", "mig", "numa_node", "unsupported", "fault", "unread"}
 
 
-def _gpu(plain: Plain) -> Gpu:
+def gpu_of(plain: Plain) -> Gpu:
     """``Gpu`` of plain data; ``silent`` is the reason of every field that has no value."""
     known = {name: value for name, value in plain.items() if name in _GPU_FIELDS}
     unread = {name: Reason(**reason) for name, reason in known.pop("unread", {}).items()}

@@ -40,11 +40,19 @@ def parse(text: str) -> Plain:
     if not any(element.tag == "driver_version" for element in elements):
         said = first_line(text) or "printed nothing"
         raise Unreadable(Reason("unreadable", f"nvidia-smi -q -x: {said}"))
+    return report(elements, error)
+
+
+def report(elements: List[ElementTree.Element], error: Optional[str]) -> Plain:
+    """What these elements of a report tell, as ``parse`` has it; fewer GPUs than "attached_gpus" says are an error, too."""
     cards = [element for element in elements if element.tag == "gpu" and element.get("id")]
     answer: Plain = {"gpus": [parse_gpu(index, element) for index, element in enumerate(cards)], "error": error}
     for name, tag in (("driver", "driver_version"), ("cuda", "cuda_version")):
         values = [(element.text or "").strip() for element in elements if element.tag == tag]
         answer[name] = values[0] if values and re.match(r"\d", values[0]) else None
+    attached = next((element.text or "" for element in elements if element.tag == "attached_gpus"), "")
+    if not error and attached.isdigit() and int(attached) != len(cards):
+        answer["error"] = f"nvidia-smi -q: says that {attached} GPUs are attached, and lists {len(cards)}"
     return answer
 
 
