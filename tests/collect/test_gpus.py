@@ -465,7 +465,7 @@ def test_every_captured_document_is_understood(path):
     told = nvidia_smi.parse(text)
     assert told["error"] is None
     assert len(told["gpus"]) == text.count("<gpu id=")
-    for gpu in map(gpus._gpu, told["gpus"]):
+    for gpu in map(gpus.gpu_of, told["gpus"]):
         assert gpu.name
         assert gpu.uuid.startswith("GPU-")
         assert gpu.pcie_width_max in (8, 16)
