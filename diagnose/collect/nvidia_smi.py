@@ -49,7 +49,8 @@ def report(elements: List[ElementTree.Element], error: Optional[str]) -> Plain:
     answer: Plain = {"gpus": [parse_gpu(index, element) for index, element in enumerate(cards)], "error": error}
     for name, tag in (("driver", "driver_version"), ("cuda", "cuda_version")):
         values = [(element.text or "").strip() for element in elements if element.tag == tag]
-        answer[name] = values[0] if values and re.match(r"\d", values[0]) else None
+        version = re.match(r"\d[\d.]*", values[0]) if values else None  # R610 adds "[Deprecated; will be removed ...]"
+        answer[name] = version.group() if version else None
     attached = next((element.text or "" for element in elements if element.tag == "attached_gpus"), "")
     if not error and attached.isdigit() and int(attached) != len(cards):
         answer["error"] = f"nvidia-smi -q: says that {attached} GPUs are attached, and lists {len(cards)}"
