@@ -88,7 +88,7 @@ def _name(path: str, others: List[NodeFacts]) -> str:
 def _files(path: str) -> List[str]:
     if not os.path.isdir(path):
         return [path]
-    found = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".json"))
+    found = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith((".json", ".xml")))
     if not found:
-        raise document.BadDocument(f"{path}: no .json file in this folder")
+        raise document.BadDocument(f"{path}: no .json or .xml file in this folder")
     return found

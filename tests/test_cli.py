@@ -353,7 +353,7 @@ def test_a_folder_of_facts_and_files_together(tmp_path):
     assert len(found["nodes"]) == 4
     assert found["summary"]["headline"].startswith("Not ready: 2 things to fix on 1 of 4 nodes.")
     (tmp_path / "empty").mkdir()
-    assert "no .json file in this folder" in doctor("run", "--facts", str(tmp_path / "empty")).stderr
+    assert "no .json or .xml file in this folder" in doctor("run", "--facts", str(tmp_path / "empty")).stderr
 
 
 @pytest.mark.parametrize("facts", [READY, FAULTY])

@@ -26,8 +26,9 @@ class BadReport(Exception):
 
 @lru_cache(maxsize=None)
 def importers() -> Tuple[Any, ...]:
-    """The modules of this folder."""
-    return tuple(importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    """The modules of this folder; one whose name begins with "_" is part of another."""
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    return tuple(importlib.import_module(f"{__name__}.{name}") for name in names)
 
 
 def facts(content: bytes, name: str) -> Optional[NodeFacts]:

@@ -1,0 +1,247 @@
+"""What nvidia-smi printed, read as facts: XML, words, the table, complaints; whole and cut."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from ddp_doctor import engine, importers
+from ddp_doctor.config import Config
+from ddp_doctor.facts import SECTIONS
+from ddp_doctor.importers import BadReport
+from ddp_doctor.model import Outcome, Severity
+from judging import own_checks
+
+CAPTURES = Path(__file__).parents[3] / "shared" / "captures" / "3-nvidia-smi"
+GPU_XML = """
+<gpu id="0000000{n}:07:00.0"><product_name>NVIDIA A100-SXM4-80GB</product_name><uuid>GPU-{n}</uuid>
+<temperature><gpu_temp>33 C</gpu_temp></temperature><remapped_rows>N/A</remapped_rows>
+<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode></gpu>
+"""
+XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log><driver_version>570.148.08</driver_version><cuda_version>12.8</cuda_version>
+<attached_gpus>2</attached_gpus>{gpus}</nvidia_smi_log>
+"""
+WORDS = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Thu Mar 14 20:46:07 2024
+Driver Version                            : 535.86.10
+CUDA Version                              : 12.2
+
+Attached GPUs                             : 1
+GPU 00000000:07:00.0
+    Product Name                          : Tesla V100-SXM2-32GB
+    GPU UUID                              : GPU-1
+    MIG Mode
+        Current                           : N/A
+        Pending                           : N/A
+    PCI
+        GPU Link Info
+            PCIe Generation
+                Max                       : 3
+                Current                   : 1
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+    Clocks Throttle Reasons
+        Idle                              : Not Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Active
+            HW Power Brake Slowdown       : Not Active
+    FB Memory Usage
+        Total                             : 32768 MiB
+        Used                              : 4 MiB
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            SRAM Uncorrectable            : 1
+            DRAM Correctable              : 2
+            DRAM Uncorrectable            : 3
+    Temperature
+        GPU Current Temp                  : 88 C
+        GPU Slowdown Temp                 : 87 C
+    Clocks
+        SM                                : 135 MHz
+    Processes                             : None
+"""
+TABLE = """
++---------------------------------------------------------------------------------------+
+| NVIDIA-SMI 535.183.01             Driver Version: 535.183.01   CUDA Version: 12.2     |
+|-----------------------------------------+----------------------+----------------------+
+|   0  NVIDIA H100 80GB HBM3          On  | 00000000:0F:00.0 Off |                    2 |
+| N/A   30C    P0             113W / 700W |   1024MiB / 81559MiB |     97%   E. Process |
+|                                         |                      |             Disabled |
++-----------------------------------------+----------------------+----------------------+
+|   1  NVIDIA RTX 6000 Ada Gene...    Off | 00000000:2D:00.0 Off |                  Off |
+| 30%   33C    P8              8W / 300W  |      4MiB / 49140MiB |      0%      Default |
+|                                         |                      |                  N/A |
++-----------------------------------------+----------------------+----------------------+
+|   2  ERR!                           Off | 00000000:44:00.0 Off |                 ERR! |
+|ERR!  ERR!  ERR!             ERR! / ERR! |   4184MiB / 23028MiB |    ERR!      Default |
+|                                         |                      |                 ERR! |
++-----------------------------------------+----------------------+----------------------+
+"""
+PROCESSES = """
+| Processes:                                                                            |
+|  No running processes found                                                           |
+"""
+
+
+def facts(text):
+    return importers.facts(text.encode() if isinstance(text, str) else text, "node1")
+
+
+def gpus(text):
+    return facts(text).gpus
+
+
+def test_xml_tells_of_the_gpus_and_of_nothing_else():
+    found = facts(XML.format(gpus=GPU_XML.format(n=0) + GPU_XML.format(n=1)))
+    assert (found.gpus.driver, found.gpus.cuda, found.how.via) == ("570.148.08", "12.8", "nvidia_smi")
+    assert [(gpu.pci, gpu.temperature_c, gpu.ecc_mode) for gpu in found.gpus.gpus] == [
+        ("0000:07:00.0", 33, True),
+        ("0001:07:00.0", 33, True),
+    ]
+    assert "remap_pending" in found.gpus.gpus[0].unsupported
+    assert set(found.reasons) == set(SECTIONS) - {"gpus"}
+    assert found.gpus.unread["on_bus"].kind == "not-recorded"
+
+
+def test_fewer_gpus_than_attached_are_told():
+    assert gpus(XML.format(gpus=GPU_XML.format(n=0))).unread["gpus"].text.endswith("2 GPUs are attached, and lists 1")
+
+
+def test_xml_that_breaks_off_keeps_what_was_whole():
+    cut = gpus(XML.format(gpus=GPU_XML.format(n=0) + GPU_XML.format(n=1))[:-120])
+    assert len(cut.gpus) == 1
+    assert "breaks off" in cut.unread["gpus"].text
+
+
+def test_xml_is_found_among_other_output():
+    text = f"$ nvidia-smi -q -x\n{XML.format(gpus=GPU_XML.format(n=0) + GPU_XML.format(n=1))}\n$ echo done\ndone\n"
+    assert len(gpus(text).gpus) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["<nvidia_smi_log>", XML.format(gpus='<!ENTITY a "b">')], ids=["no driver", "entities"]
+)
+def test_xml_without_a_driver_or_with_entities_is_refused(text):
+    with pytest.raises(BadReport, match="nvidia-smi -q -x"):
+        facts(text)
+
+
+def test_words_tell_the_same_as_xml():
+    found = gpus(WORDS)
+    gpu = found.gpus[0]
+    assert (found.driver, found.cuda, gpu.name, gpu.uuid, gpu.pci) == (
+        "535.86.10", "12.2", "Tesla V100-SXM2-32GB", "GPU-1", "0000:07:00.0",
+    )  # fmt: skip
+    assert (gpu.pcie_gen, gpu.pcie_gen_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 3, 8, 16)
+    assert gpu.throttle == ("hw_slowdown", "hw_thermal_slowdown")
+    assert (gpu.ecc_corrected_volatile, gpu.ecc_uncorrected_volatile) == (2, 4)
+    assert (gpu.temperature_c, gpu.temperature_slowdown_c, gpu.clock_sm_mhz) == (88, 87, 135)
+    assert (gpu.mig, gpu.memory_used_bytes, gpu.processes) == ("unsupported", 4 << 20, ())
+    assert gpu.unread["remap_pending"].kind == "absent"
+
+
+def test_the_table_tells_what_its_cells_hold():
+    found = gpus(TABLE + PROCESSES)
+    first, second, third = found.gpus
+    assert (first.name, first.temperature_c, first.power_limit_w, first.utilisation_percent) == (
+        "NVIDIA H100 80GB HBM3", 30, 700, 97,
+    )  # fmt: skip
+    assert (first.ecc_uncorrected_volatile, first.compute_mode, first.mig, first.performance_state) == (
+        2, "exclusive_process", "disabled", 0,
+    )  # fmt: skip
+    assert (second.name, second.ecc_mode, second.mig, second.persistence) == (None, False, "unsupported", False)
+    assert third.fault.startswith("ERR!")
+    assert "gpus" not in found.unread
+
+
+def test_a_table_without_its_processes_says_so():
+    assert gpus(TABLE).unread["gpus"].text == "nvidia-smi: the table ends after 3 GPUs, before its list of processes"
+
+
+@pytest.mark.parametrize(
+    ("text", "nvml_error", "listed"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch\n", "Driver/library version mismatch", None),
+        ("Unable to determine the device handle for GPU0000:0F:00.0: Unknown Error\n", None, None),
+        ("No devices were found\n", None, ()),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", None, None),
+    ],
+)
+def test_complaints_are_facts(text, nvml_error, listed):
+    found = gpus(text)
+    assert (found.nvml_error, found.gpus) == (nvml_error, listed)
+    assert found.unread["gpus"].text == text.strip()
+
+
+def test_windows_is_not_judged():
+    text = WORDS.replace("    MIG Mode", "    Driver Model\n        Current      : WDDM\n    MIG Mode")
+    assert facts(text).reasons["gpus"].kind == "not-applicable"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "==============NVSMI LOG==============",
+        "==============NVSMI LOG==============\n" + "    x\n" * 5000,
+        "==============NVSMI LOG==============\nDriver Version : 1\n" + "".join(" " * n + "a\n" for n in range(400)),
+        "| NVIDIA-SMI 1 Driver Version: 1 CUDA Version: 1 |\n" + "|  0  " + "x" * 100_000,
+        XML.format(gpus=GPU_XML.format(n=0) * 300),
+    ],
+    ids=["head alone", "headings", "a staircase", "an endless line", "300 GPUs"],
+)
+def test_odd_reports_have_a_clear_end(text):
+    try:
+        assert facts(text).gpus is not None
+    except BadReport as error:
+        assert str(error)  # noqa: PT017
+
+
+# --------------------------------------------------------------------------- captures
+
+
+def captured(*patterns):
+    return [pytest.param(path, id=path.name) for pattern in patterns for path in sorted(CAPTURES.glob(pattern))] or [
+        pytest.param(None, marks=pytest.mark.skip(reason="no captures here"))
+    ]
+
+
+HEALTHY = captured(
+    "aicr/*.xml", "k8s-test-infra-hardware/*.xml", "k8s-test-infra-mock/*healthy.xml", "gpu_exporter/linux-*",
+    "gpud/nvidia-smi-query*.valid*", "gpud/nvidia-smi.5*", "mlperf/*.node*.txt", "table/*.txt",
+)  # fmt: skip
+ALLOWED = {"gpu/memory-taken"}
+"""Machines that were at work when they were looked at."""
+
+
+def failed(found, lowest=Severity.WARNING):
+    verdicts = engine.judge(found, list(own_checks().checks.values()), Config())
+    return {v.check for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.BROKEN) and v.severity >= lowest}
+
+
+@pytest.mark.parametrize("path", HEALTHY)
+def test_a_healthy_capture_raises_no_alarm(path):
+    found = facts(path.read_bytes())
+    assert found.gpus.gpus
+    assert all(gpu.name or "..." in path.read_text() for gpu in found.gpus.gpus)
+    assert failed(found) - ALLOWED == set()
+
+
+def test_the_table_of_a_fleet_is_read_host_by_host():
+    path = CAPTURES / "mlperf" / "oci-h100-529-host-sweep.pdsh.txt.gz"
+    if not path.exists():
+        pytest.skip("no captures here")
+    hosts = {}
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            host, _, text = line.partition(": ")
+            hosts.setdefault(host, []).append(text)
+    counts = {host: len(found.gpus.gpus or ()) for host, lines in hosts.items()
+              for found in [facts("".join(lines))] if found}  # fmt: skip
+    short = {host for host, count in counts.items() if count != 8}
+    assert len(hosts) > 500
+    assert len(short) <= 7, "522 of 529 hosts list all eight"
