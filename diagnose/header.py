@@ -10,7 +10,7 @@ from ddp_doctor.units import plural, seconds, size
 
 _NAMED = 4
 """So many interfaces and adapters are named, the others are counted."""
-OTHER_TOOLS = {"collect_env": "a collect_env report", "nvidia_smi": "what nvidia-smi printed"}
+OTHER_TOOLS = {"collect_env": "a collect_env report", "nvidia_smi": "output of nvidia-smi"}
 """Reports of other tools, by the name of their importer."""
 _VIA = {"local": "on the node itself", "ssh": "over ssh", "replay": "from a recording"}
 

@@ -14,7 +14,7 @@ from ddp_doctor.facts import SECTIONS, Gpu, Gpus, How, NodeFacts, Reason, Unread
 from ddp_doctor.importers import BadReport, _smi_table, _smi_text, section
 from ddp_doctor.unreadable import Unreadable
 
-TITLE = "output of nvidia-smi (-q -x, -q or its table)"
+TITLE = "output of nvidia-smi"
 VIA = "nvidia_smi"
 
 Plain = Dict[str, Any]
