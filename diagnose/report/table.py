@@ -237,8 +237,14 @@ def _pass_words(finding: Finding, report: Report) -> str:
     return f"{verdict.check}{subject}{f' on {nodes}' if nodes else ''}: {verdict.measured or 'fine'}{expected}"
 
 
+_MANY = 8
+
+
 def _skipped(found: Sequence[Finding], page: _Page) -> Iterator[str]:
-    """What was not judged: what does not apply on one line, other reasons one line each; with -v every check is named."""
+    """What was not judged: what does not apply on one line, other reasons one line each; with -v every check is named.
+
+    A reason that covers more than ``_MANY`` checks is counted by area: nobody reads a hundred names.
+    """
     skipped = findings.of_outcome(found, Outcome.SKIPPED)
     if not skipped:
         return
@@ -248,7 +254,9 @@ def _skipped(found: Sequence[Finding], page: _Page) -> Iterator[str]:
         if kind == "not-applicable" and not page.verbose:
             moot.append(f"{text} ({findings.area_counts(group)})")
         else:
-            yield from page.wrapped(f"{text} [{', '.join(_names(group))}]", "  ", "      ")
+            many = len(findings.checks(group)) > _MANY and not page.verbose
+            names = f"({findings.area_counts(group)})" if many else f"[{', '.join(_names(group))}]"
+            yield from page.wrapped(f"{text} {names}", "  ", "      ")
     if moot:
         yield from page.wrapped(f"does not apply: {'; '.join(moot)}", "  ", "      ")
 
