@@ -956,6 +956,8 @@ class Process:
     age_s: Optional[float] = None
     waits_in: Optional[str] = None
     """Kernel function in which it sleeps (wchan), where it is told."""
+    unit: Optional[str] = None
+    """systemd's unit that it belongs to: "vllm.service", "session-4.scope"; "" for none."""
     devices: Optional[Strings] = None
     """Device nodes that it holds open: /dev/nvidia0, /dev/infiniband/uverbs0; own processes alone unless root asks."""
     unread: Unread = _unread()

@@ -1,0 +1,134 @@
+"""Processes: real ones in state D, zombies, holders of a device node."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ddp_doctor.ask import Ask
+from ddp_doctor.collect import processes
+from ddp_doctor.facts import Process
+from ddp_doctor.host import Host
+from ddp_doctor.recording import Recorder, Recording
+
+DEADLINE_S = 20.0
+VFORK = r"""
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    if (vfork() == 0) { pause(); _exit(0); }   /* the parent sleeps in the kernel until its child ends */
+    wait(0);
+    return 0;
+}
+"""
+
+
+def until(ready):
+    """What ``ready`` returns once it is true."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        found = ready()
+        if found:
+            return found
+    raise AssertionError("did not come about")
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+@pytest.fixture
+def blocked(tmp_path):
+    """Pid of a process that stays in state D: the parent of a vfork()."""
+    (tmp_path / "blocked.c").write_text(VFORK)
+    try:
+        subprocess.run(["cc", "-o", str(tmp_path / "blocked"), str(tmp_path / "blocked.c")], check=True)
+    except FileNotFoundError:
+        pytest.skip("no C compiler")
+    started = subprocess.Popen([str(tmp_path / "blocked")], start_new_session=True)
+    until(lambda: state_of(started.pid) == "D")
+    yield started.pid
+    go_on(started.pid)
+    started.wait()
+
+
+def go_on(pid):
+    """End the child for which a vfork() waits; its parent then ends by itself."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), 9)
+
+
+@pytest.fixture
+def zombie():
+    started = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: state_of(started.pid) == "Z")
+    yield started.pid
+    started.wait()
+
+
+def test_a_process_in_state_d_in_two_looks_is_told(blocked):
+    (found,) = [p for p in processes.read(Host(), Ask()).blocked if p.pid == blocked]
+    assert (found.name, found.state, found.devices) == ("blocked", "D", ())
+    assert found.age_s < DEADLINE_S
+
+
+def test_one_that_went_on_between_the_looks_is_not(blocked):
+    def ended(_):
+        go_on(blocked)
+        until(lambda: state_of(blocked) == "Z")
+
+    seen = processes.look(sleep=ended)
+    assert blocked not in [p["pid"] for p in seen["blocked"]]
+
+
+def test_a_zombie_is_told_with_its_parent(zombie):
+    (found,) = [p for p in processes.read(Host(), Ask()).zombies if p.pid == zombie]
+    assert (found.parent, found.state, found.devices) == (os.getpid(), "Z", None)
+    assert found.unread["devices"].kind == "not-applicable"
+
+
+def test_who_holds_a_device_node_is_told():
+    with open("/dev/zero", "rb"):
+        held = processes.look(devices=re.compile("/dev/zero"))["holding"]
+    assert [p["devices"] for p in held if p["pid"] == os.getpid()] == [["/dev/zero"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("42 (python3) S 1 42 42 0 -1 4 0 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n", "python3"),
+        ("42 (a (b) c) D 1 42 42 0 -1 4 0 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n", "a (b) c"),
+        ("42 (new\nline) S 1 42 42 0 -1 4 0 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n", "new\nline"),
+    ],
+)
+def test_a_name_may_hold_anything(text, name):
+    seen = processes.parse_stat(text)
+    assert (seen.pid, seen.name, seen.parent) == (42, name, 1)
+    assert seen.started_s == 500 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("text", ["", "42", "42 (x) S 1", "x (y) z"])
+def test_what_is_no_such_line_is_none(text):
+    assert processes.parse_stat(text) is None
+
+
+def test_it_replays(zombie):
+    recorder = Recorder()
+    live = processes.read(recorder, Ask())
+    assert processes.read(Recording(recorder.entries, {}, complete=True), Ask()) == live
+
+
+def test_nothing_seen_where_proc_is_hidden_is_no_answer():
+    answer = {"blocked": [], "zombies": [{"pid": 7, "name": "x"}], "holding": [], "hidden": True}
+    found = processes.read(replayed(answer), Ask())
+    assert (found.blocked, found.zombies) == (None, (Process(7, "x"),))
+    assert found.unread["holding"].kind == "no-rights"
+
+
+def replayed(answer):
+    recorder = Recorder()
+    recorder.ask("processes", lambda: answer)
+    return Recording(recorder.entries, {}, complete=True)
