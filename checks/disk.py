@@ -2,7 +2,7 @@
 
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
-from ddp_doctor.facts import Disk, Memory, Mount
+from ddp_doctor.facts import Disk, Memory, Mount, Reason
 from ddp_doctor.model import Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import MIB, Policy
 from ddp_doctor.units import size
@@ -187,15 +187,106 @@ def not_answering(disk: Disk) -> Iterator[Reading]:
     See: https://man7.org/linux/man-pages/man5/nfs.5.html
     """
     for mount in known(disk.mounts, disk, "mounts"):
-        if _absent(mount):  # a place that is not there: disk/missing
-            continue
-        late = [reason for reason in mount.unread.values() if reason.kind == "timed-out"]
+        if not _absent(mount):  # a place that is not there: disk/missing
+            yield _answers(mount)
+
+
+@check(Severity.WARNING)
+def share_not_answering(disk: Disk) -> Iterator[Reading]:
+    """A network file system that is mounted here does not answer.
+
+    Why: Whatever looks at it hangs (df, a shell's completion, a data loader that walks its folders) or gets an error such
+        as "Stale file handle". It is none of the places that every job uses: whether this job does is not known.
+    See: https://man7.org/linux/man-pages/man5/nfs.5.html
+    """
+    for share in known(disk.shares, disk, "shares"):
+        if not _absent(share):
+            yield _answers(share)
+
+
+@check(Severity.WARNING)
+def share_not_mounted(disk: Disk) -> Iterator[Reading]:
+    """A network file system stands in /etc/fstab and is not mounted.
+
+    Why: The job finds an empty folder where data, code or an environment should be, on this node alone. Mounting at boot
+        fails when the network or the server comes up later than the node.
+    See: https://man7.org/linux/man-pages/man5/fstab.5.html
+    """
+    for share in known(disk.shares, disk, "shares"):
         yield Reading(
-            ok=not late,
-            subject=mount.path,
-            measured=late[0].text if late else "answered",
-            expected="an answer at once",
-            message=f"{mount.path} hangs: its server or device does not answer",
+            ok=not _absent(share),
+            subject=share.path,
+            measured=why_unknown(share, "total_bytes").text if _absent(share) else "mounted",
+            expected="mounted, as /etc/fstab says",
+            message=f"{share.path} is not mounted",
+        )
+
+
+def _answers(mount: Mount) -> Reading:
+    """Late, or one of the errors of a server or device that is gone."""
+    bad = [reason for reason in mount.unread.values() if reason.kind == "timed-out" or _is_dead(reason)]
+    hangs = bool(bad) and bad[0].kind == "timed-out"
+    return Reading(
+        ok=not bad,
+        subject=mount.path,
+        measured=bad[0].text if bad else "answered",
+        expected="an answer at once",
+        message=f"{mount.path} {'hangs' if hangs else 'is dead'}: its server or device does not answer",
+    )
+
+
+_DEAD = (
+    "Stale file handle",
+    "Transport endpoint is not connected",
+    "Host is down",
+    "Input/output error",
+    "No route to host",
+)
+"""ESTALE, ENOTCONN (a FUSE daemon that ended), EHOSTDOWN, EIO and EHOSTUNREACH in the kernel's words (strerror(3))."""
+
+
+def _is_dead(reason: Reason) -> bool:
+    return reason.kind == "unreadable" and any(words in reason.text for words in _DEAD)
+
+
+@check(Severity.ERROR)
+def quota_used_up(disk: Disk) -> Iterator[Reading]:
+    """This user's quota is used up.
+
+    Why: Every write fails with "Disk quota exceeded": the first checkpoint, log or compiled kernel ends the job.
+    See: https://man7.org/linux/man-pages/man1/quota.1.html
+    """
+    yield from _quota_readings(disk, hard=True)
+
+
+@check(Severity.WARNING)
+def quota_exceeded(disk: Disk) -> Iterator[Reading]:
+    """This user is beyond the soft limit of a quota.
+
+    Why: Writing goes on for the grace time, mostly a week, and then fails with "Disk quota exceeded".
+    See: https://man7.org/linux/man-pages/man1/quota.1.html
+    """
+    yield from _quota_readings(disk, hard=False)
+
+
+def _quota_readings(disk: Disk, hard: bool) -> Iterator[Reading]:
+    """A reading for each quota that has the hard, or the soft, limit."""
+    for quota in known(disk.quotas, disk, "quotas"):
+        sizes = (quota.used_bytes, quota.limit_bytes if hard else quota.soft_bytes)
+        files = (quota.files, quota.files_limit if hard else quota.files_soft)
+        if sizes[1] is None and files[1] is None:
+            continue
+        over = [
+            used for used, limit in (sizes, files) if limit is not None and (used >= limit if hard else used > limit)
+        ]
+        room = f"{size(sizes[0])} of {size(sizes[1])}" if sizes[1] else size(sizes[0])
+        count = f"{files[0]} of {files[1]} files" if files[1] else f"{files[0]} files"
+        yield Reading(
+            ok=not over,
+            subject=quota.place,
+            measured=f"{room}, {count}",
+            expected=f"less than the {'hard' if hard else 'soft'} limit",
+            message=f"the quota on {quota.place} is {'used up' if hard else 'exceeded'}",
         )
 
 

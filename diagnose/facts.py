@@ -196,8 +196,27 @@ class Mount:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """What a user may keep on a file system; None: no such limit."""
+
+    place: str
+    """The device or export, as the command names it."""
+    used_bytes: int
+    soft_bytes: Optional[int] = None
+    """May be exceeded until its grace time is over."""
+    limit_bytes: Optional[int] = None
+    files: int = 0
+    files_soft: Optional[int] = None
+    files_limit: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class Disk:
     mounts: Optional[Tuple[Mount, ...]] = None
+    shares: Optional[Tuple[Mount, ...]] = None
+    """Other network file systems: mounted here, or in /etc/fstab and not mounted. Their role is "share"."""
+    quotas: Optional[Tuple[Quota, ...]] = None
+    """Quotas of this user, where a command tells them."""
     unread: Unread = _unread()
 
 

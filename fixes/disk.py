@@ -129,7 +129,7 @@ def _caches_elsewhere(disk: Disk) -> Remedy:
 
 def not_answering(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
     """Bring the server back, or take the mount away."""
-    found = next((m for m in disk.mounts or () if m.path == finding.subject), None)
+    found = next((m for m in (*(disk.mounts or ()), *(disk.shares or ())) if m.path == finding.subject), None)
     point = (found.point if found else None) or finding.subject
     yield Remedy(
         "Bring the server back",
@@ -145,6 +145,31 @@ def not_answering(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
         f"umount --lazy -- {quoted(point)}", who="root", scope="this node", risk="programs that use it get errors"
     )
     yield Remedy("Detach the mount", (detach,))
+
+
+def share_not_answering(disk: Disk, finding: Verdict) -> Iterator[Remedy]:
+    """The same as for a place of the job."""
+    yield from not_answering(disk, finding)
+
+
+def share_not_mounted(finding: Verdict) -> Iterator[Remedy]:
+    """Mount it; the log says why it was not."""
+    mount = command(f"mount -- {quoted(finding.subject)}", who="root", scope="this node until reboot")
+    text = "If it fails at every boot, add _netdev to its options in /etc/fstab, so that it waits for the network."
+    yield Remedy("Mount it", (mount, say(text, who="root", scope="this node")))
+
+
+def quota_used_up(finding: Verdict) -> Iterator[Remedy]:
+    """Make room, or write elsewhere."""
+    text = f"Delete what is not needed on {finding.subject}, write checkpoints and caches elsewhere, or ask for a larger quota."
+    caches = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME")
+    elsewhere = tuple(export(name, "/path/with/room/cache", scope="this job") for name in caches)
+    yield Remedy("Make room", (say(text), *elsewhere))
+
+
+def quota_exceeded(finding: Verdict) -> Iterator[Remedy]:
+    """The same as for one that is used up."""
+    yield from quota_used_up(finding)
 
 
 def _elsewhere(disk: Disk, path: str, policy: Policy) -> Iterator[Remedy]:

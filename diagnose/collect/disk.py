@@ -5,8 +5,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ddp_doctor import redact
 from ddp_doctor.ask import Ask
+from ddp_doctor.collect import quota, shares
 from ddp_doctor.collect.mounts import MOUNTINFO, MountLine, covering, parse_mountinfo
-from ddp_doctor.facts import Disk, Mount, Reason, Unread
+from ddp_doctor.facts import Disk, Mount, Quota, Reason, Unread
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
 
@@ -20,6 +21,8 @@ _NETWORK = frozenset(
     "fuse.JuiceFS fuse.mfs fuse.moosefs fuse.alluxio-fuse fuse.dfuse".split()
 )
 """After systemd's fstype_is_network (src/basic/mountpoint-util.c), and what clusters mount besides."""
+LIMIT_S = 15.0
+"""Four places and the shares, each with its own limit, and a server asked for quotas."""
 _LONG_OPTIONS = ("lowerdir", "upperdir", "workdir")
 """An overlay lists its layers in them: kilobytes about nothing that a check asks."""
 _SIZES = ("total_bytes", "free_bytes", "inodes_total", "inodes_free")
@@ -30,7 +33,23 @@ def read(host: Host, ask: Ask) -> Disk:
     unread: Unread = {}
     mounts = optional(lambda: parse_mountinfo(host.read(MOUNTINFO)), unread, "mounts")
     lines, reason = mounts or (), unread.pop("mounts", None)
-    return Disk(tuple(_place(host, role, path, lines, reason) for role, path in _places(host, ask)))
+    places = tuple(_place(host, role, path, lines, reason) for role, path in _places(host, ask))
+    if mounts is None and reason:
+        unread["shares"] = reason
+    seen = [place.point for place in places if place.point]
+    others = (
+        None if mounts is None else optional(lambda: shares.shares(host, lines, seen, LOOK_LIMIT_S), unread, "shares")
+    )
+    return Disk(places, others, _quotas(host, ask, places, unread), unread=unread)
+
+
+def _quotas(host: Host, ask: Ask, places: Sequence[Mount], unread: Unread) -> Optional[Tuple[Quota, ...]]:
+    """Asking them sends a question to the file server: profile quick does not."""
+    if not ask.active:
+        unread["quotas"] = Reason("not-asked", "profile quick asks no server for quotas")
+        return None
+    found = quota.quotas(host, places, unread)
+    return found if found or "quotas" not in unread else None
 
 
 def _places(host: Host, ask: Ask) -> List[Tuple[str, str]]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ddp_doctor.facts import Disk, Memory, Mount, Os, Reason
+from ddp_doctor.facts import Disk, Memory, Mount, Os, Quota, Reason
 from ddp_doctor.policy import GIB, MIB, Policy
 from judging import judged, outcome, remedy_text
 
@@ -250,3 +250,63 @@ def test_caches_of_a_home_that_cannot_be_written_go_elsewhere_and_not_to_tmp():
     scratch = replace(CWD, path="/scratch", point="/scratch")
     (verdict, _) = judged("disk/not-writable", disk=disk(TMP, replace(NFS, writable=False), scratch))
     assert "export TRITON_CACHE_DIR /scratch/cache" in remedy_text(verdict)
+
+
+# --------------------------------------------------------------------------- shares and quotas
+
+STALE = Reason("unreadable", "/data: Stale file handle")
+SHARE = replace(NFS, role="share", path="/data", point="/data")
+
+
+def gone(reason):
+    return replace(SHARE, total_bytes=None, unread={"total_bytes": reason})
+
+
+@pytest.mark.parametrize(
+    ("reason", "result"),
+    [
+        (LATE, "failed"),
+        (STALE, "failed"),
+        (Reason("unreadable", "/data: Transport endpoint is not connected"), "failed"),
+        (Reason("no-rights", "/data: Permission denied"), "passed"),
+        (Reason("absent", "/etc/fstab has it (nfs), and it is not mounted"), "skipped"),
+    ],
+)
+def test_a_dead_share_is_a_warning_and_a_dead_place_of_the_job_an_error(reason, result):
+    (verdict,) = judged("disk/share-not-answering", disk=Disk((), (gone(reason),)))
+    assert (verdict.outcome.value, verdict.severity.value) == (result, "warning")
+    assert outcome("disk/not-answering", disk=disk(replace(gone(reason), role="home"))) == result
+
+
+@pytest.mark.parametrize(("share", "result"), [(SHARE, "passed"), (gone(ABSENT), "failed"), (gone(STALE), "passed")])
+def test_what_fstab_names_is_mounted(share, result):
+    assert outcome("disk/share-not-mounted", disk=Disk((), (share,))) == result
+
+
+def test_a_share_that_is_not_mounted_has_a_remedy_that_quotes_its_name():
+    share = replace(gone(ABSENT), path="/data; rm x")
+    (verdict,) = judged("disk/share-not-mounted", disk=Disk((), (share,)))
+    assert "mount -- '/data; rm x'" in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(
+    ("quota", "used_up", "exceeded"),
+    [
+        (Quota("/home", 50, 90, 100), "passed", "passed"),
+        (Quota("/home", 95, 90, 100), "passed", "failed"),
+        (Quota("/home", 100, 90, 100), "failed", "failed"),
+        (Quota("/home", 50, None, 100, 7, 5, 9), "passed", "failed"),
+        (Quota("/home", 50, None, None, 9, None, 9), "failed", "skipped"),
+    ],
+)
+def test_quotas(quota, used_up, exceeded):
+    facts = Disk((), (), (quota,))
+    assert outcome("disk/quota-used-up", disk=facts) == used_up
+    assert outcome("disk/quota-exceeded", disk=facts) == exceeded
+
+
+@pytest.mark.parametrize("check_id", ["share-not-answering", "share-not-mounted", "quota-used-up", "quota-exceeded"])
+def test_shares_and_quotas_that_were_not_asked_for_are_no_pass(check_id):
+    why = Reason("not-asked", "profile quick")
+    assert outcome(f"disk/{check_id}", disk=Disk((), unread={"shares": why, "quotas": why})) == "skipped"
+    assert outcome(f"disk/{check_id}", disk=Disk((), (), ())) == "skipped"

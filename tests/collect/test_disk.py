@@ -1,5 +1,6 @@
 """Disk: the places that a job writes to, each by itself."""
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any, Dict, List
 import pytest
 from ddp_doctor import child
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect import disk
+from ddp_doctor.collect import disk, quota, shares
 from ddp_doctor.collect.mounts import covering, parse_mountinfo, unescape
-from ddp_doctor.facts import Mount
-from ddp_doctor.host import Host, StatVfs
+from ddp_doctor.facts import Mount, Quota
+from ddp_doctor.host import Host, Ran, StatVfs
 from ddp_doctor.recording import Recording
+from ddp_doctor.unreadable import Unreadable, reason_of
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/5-host"
 MOUNTINFO = (
@@ -154,6 +156,76 @@ def test_working_directory_that_was_removed(tmp_path: Path) -> None:
         return [mount.unread["total_bytes"].kind for mount in mounts if mount.role == "cwd"]
 
     assert child.call("nowhere", look_from_nowhere, 20).value == ["absent"]
+
+
+# --------------------------------------------------------------------------- shares and quotas
+
+
+class Dead(Host):
+    """A machine with a file server that hangs and one whose exports were made anew."""
+
+    def statvfs(self, path: str) -> StatVfs:
+        while path == "/hangs":
+            signal.pause()
+        if path == "/stale":
+            raise Unreadable(reason_of(OSError(errno.ESTALE, ""), path))
+        return super().statvfs("/")
+
+
+def test_shares_are_looked_at_side_by_side() -> None:
+    points = ("/hangs", "/stale", "/fine")
+    text = "".join(f"{n} 1 0:{n} / {p} rw - nfs4 fs:{p} rw\n" for n, p in enumerate(points))
+    found = {m.path: m for m in shares.shares(Dead(), parse_mountinfo(text), (), 0.5)}
+    assert found["/hangs"].unread["total_bytes"].kind == "timed-out"
+    assert "Stale file handle" in found["/stale"].unread["total_bytes"].text
+    assert (found["/fine"].fs_type, bool(found["/fine"].total_bytes)) == ("nfs4", True)
+
+
+def test_shares_of_fstab_that_are_not_mounted() -> None:
+    node = Recording({}, {"root/etc/fstab": FSTAB}, complete=True)
+    found = shares.shares(node, parse_mountinfo("9 1 0:9 / /home rw - nfs4 fs:/h rw\n"), ("/home",), 0.5)
+    assert [(m.path, m.unread["total_bytes"].kind) for m in found] == [("/data set", "absent")]
+
+
+FSTAB = """
+# fs:/old /old nfs defaults 0 0
+UUID=1 / ext4 defaults 0 1
+fs:/h /home nfs4 defaults 0 0
+fs:/d /data\\040set nfs rw,hard 0 0
+fs:/a /auto nfs noauto,x-systemd.automount 0 0
+swap none swap sw 0 0
+broken
+"""
+
+QUOTA = """Disk quotas for user ana (uid 1000):
+     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+      /dev/sda1 1000000*  900000 1000000       7  40000       0       0       0
+     fs:/export     100       0       0       0      10       0       0       0
+"""
+LFS = "     /lustre 2048* 1024 4096 6d23h 10 0 5 -\n"
+WRAPPED = """     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+/dev/mapper/a-very-long-name-of-a-device
+                    12       0     100       0       3       0       0       0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "quotas"),
+    [
+        (QUOTA, [Quota("/dev/sda1", 1024 * 1_000_000, 1024 * 900_000, 1024 * 1_000_000, 40_000)]),
+        (LFS, [Quota("/lustre", 2048 * 1024, 1024 * 1024, 4096 * 1024, 10, None, 5)]),
+        (WRAPPED, [Quota("/dev/mapper/a-very-long-name-of-a-device", 12 * 1024, None, 100 * 1024, 3)]),
+        ("", []),
+        ("quota: error while getting quota\n" * 3, []),
+    ],
+    ids=["quota", "lfs", "long name", "nothing", "errors"],
+)
+def test_quotas_as_the_commands_tell_them(text: str, quotas: List[Quota]) -> None:
+    assert quota.parse(Ran(1, text, "")) == quotas
+
+
+def test_profile_quick_asks_for_no_quota() -> None:
+    assert disk.read(Host(), Ask(profile="quick")).unread["quotas"].kind == "not-asked"
 
 
 @pytest.mark.skipif(not CAPTURES.exists(), reason="../shared/captures is not here")
