@@ -263,8 +263,8 @@ class NvLink:
     """gpu, switch, ibmnpu (Power), or unknown."""
     remote_pci: Optional[str] = None
     errors: Optional[Dict[str, int]] = None
-    """Error counters since the driver was loaded or the GPU reset: replay, recovery, crc_flit, crc_data, and those of newer
-    links: symbol_errors, effective_errors, malformed_packets, buffer_overruns, rx_errors, link_recovery ..."""
+    """Error counters that are not zero, since the driver was loaded or the GPU reset: replay, recovery, crc (crc_flit, crc_data),
+    and those of newer links: symbol_errors, effective_errors, malformed_packets, buffer_overruns, rx_errors, link_recovery ..."""
     unread: Unread = _unread()
 
 
@@ -282,8 +282,8 @@ class GpuFabric:
     health: Optional[str] = None
     """healthy, unhealthy, limited_capacity, or not_supported."""
     unhealthy: Optional[Strings] = None
-    """What the health mask tells of: degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery,
-    incorrect_configuration."""
+    """What the health mask tells of: degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition,
+    manager_disconnected, incorrect_configuration with its kind: "incorrect_configuration:insufficient_nvlinks"."""
     unread: Unread = _unread()
 
 
@@ -365,7 +365,7 @@ class Gpu:
     pcie_replays: Optional[int] = None
     """PCIe replays since the driver was loaded."""
     nvlinks: Optional[Tuple[NvLink, ...]] = None
-    """Links that the driver knows; empty on a product without NVLink."""
+    """Links that the driver knows; on a product without NVLink, or divided by MIG, "nvlinks" stands in ``unsupported``."""
     fabric: Optional[GpuFabric] = None
     peers: Optional[Dict[str, str]] = None
     """Other GPU's index -> may it be reached by PCIe or NVLink peer access: ok, chipset_not_supported, gpu_not_supported,

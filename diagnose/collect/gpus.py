@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect import nvidia_smi, nvml, pci
+from ddp_doctor.collect import nvidia_smi, nvlink, nvml, pci
 from ddp_doctor.facts import Gpu, GpuProcess, Gpus, PciGpu, Reason, Unread
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
@@ -159,6 +159,10 @@ def gpu_of(plain: Plain) -> Gpu:
             known[name] = tuple(known[name])
     if known.get("processes") is not None:
         known["processes"] = tuple(GpuProcess(**process) for process in known["processes"])
+    if known.get("nvlinks") is not None:
+        known["nvlinks"] = tuple(nvlink.link_of(link) for link in known["nvlinks"])
+    if known.get("fabric") is not None:
+        known["fabric"] = nvlink.fabric_of(known["fabric"])
     return Gpu(unread=unread, **known)
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ddp_doctor import child
+from ddp_doctor.collect import nvlink
 from ddp_doctor.collect.pci import address
 from ddp_doctor.facts import Reason
 from ddp_doctor.unreadable import Unreadable
@@ -66,7 +67,9 @@ def talk() -> Plain:
         raise Unreadable(Reason(started.failure, f"NVML did not start: {started.text}{_stuck(started)}"))
     answer: Plain = started.value
     if "count" in answer:
+        asked = child.start("peers", lambda: _started_peers(pynvml, answer["count"]), READ_LIMIT_S)
         answer["gpus"] = _gpus(pynvml, answer["count"])
+        _note_peers(answer["gpus"], asked)
     return answer
 
 
@@ -182,6 +185,31 @@ def _started_gpu(nvml: Any, index: int) -> Plain:
         kind = "no-rights" if error.value == NO_PERMISSION else "unreadable"
         return {"index": index, "fault": text, "silent": {"kind": kind, "text": text}}
     return read_gpu(nvml, handle, index)
+
+
+PEERS_S = 2.0
+"""More time for peer access once all GPUs have answered; it was asked for at the same time, and takes milliseconds."""
+
+
+def _started_peers(nvml: Any, count: int) -> Dict[str, Dict[str, str]]:
+    """Run in a child of its own: it needs the handles of all GPUs, and one that hangs must cost no more than this answer."""
+    _die_with_parent()
+    nvml.nvmlInit()
+    return nvlink.peers(nvml, count)
+
+
+def _note_peers(gpus: List[Plain], asked: child.Child) -> None:
+    """Give each GPU that answered its ``peers``, or the reason why they are not known."""
+    asked.deadline = min(asked.deadline, time.monotonic() + PEERS_S)
+    for _, outcome in child.finish([asked]):
+        failed = {"kind": outcome.failure or "unreadable", "text": f"peer access: {outcome.text}{_stuck(outcome)}"}
+        for gpu in gpus:
+            if "unread" not in gpu:  # a silent one, whose reason is that of every field
+                continue
+            if outcome.failure or str(gpu["index"]) not in outcome.value:
+                gpu["unread"]["peers"] = failed
+            else:
+                gpu["peers"] = outcome.value[str(gpu["index"])]
 
 
 # --------------------------------------------------------------------------- one GPU
@@ -342,5 +370,7 @@ READINGS: Tuple[Tuple[Tuple[str, ...], Callable[[Any, Any], Any]], ...] = (
     (("pcie_width",), lambda n, g: n.nvmlDeviceGetCurrPcieLinkWidth(g)),
     (("pcie_width_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkWidth(g)),
     (("processes",), _processes),
+    (("nvlinks",), nvlink.nvlinks),
+    (("fabric",), nvlink.fabric),
 )
 """Fields of ``Gpu`` and the call that answers them, vital ones first."""

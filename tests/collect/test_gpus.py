@@ -118,8 +118,11 @@ def test_a_healthy_node_is_told_in_full(node, fake_nvml):
         pcie_gen_max=4,
         pcie_width=16,
         pcie_width_max=16,
+        nvlinks=found.gpus[4].nvlinks,  # test_nvlink.py
+        peers={str(other): "ok" for other in range(8) if other != 4},
         numa_node=1,
         processes=(),
+        unsupported=("fabric",),
     )
     assert set(found.unread) == {"admitted", "admitted_by", "visible_devices"}
 
@@ -165,6 +168,7 @@ def test_what_a_device_does_not_support_and_what_fails_stay_apart(node, fake_nvm
     fake_nvml.install(fake_nvml.healthy(1), odd)
     (gpu,) = read(node).gpus
     assert set(gpu.unsupported) == {
+        "fabric",
         "serial",
         "memory_total_bytes",
         "memory_used_bytes",
@@ -191,7 +195,7 @@ def test_a_driver_of_2019_lacks_calls_and_crashes_nothing(node, fake_nvml):
     assert (gpu.memory_used_bytes, gpu.memory_used_includes_reserve) == (1 << 30, True)
     assert (gpu.mig, gpu.throttle) == ("unsupported", ("gpu_idle",))
     remapped = {"remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failure"}
-    assert set(gpu.unread) == remapped | {"processes"}
+    assert set(gpu.unread) == remapped | {"processes", "fabric"}
     assert gpu.unread["processes"] == Reason("absent", "NVML: Function Not Found")
 
 

@@ -178,18 +178,21 @@ KEYED_NUMBER(nvmlDeviceGetMaxClockInfo)
 PAIR(nvmlDeviceGetCudaComputeCapability)
 PAIR(nvmlDeviceGetEccMode)
 
-int nvmlDeviceGetPciInfo_v3(device gpu, char *info) {
-    char id[32] = "";
+static void pci_info(const char *id, char *info) {
     unsigned domain = 0, bus = 0, slot = 0;
-    int code = text(gpu->index, __func__, id, sizeof id);
-    if (code) return code;
     sscanf(id, "%x:%x:%x", &domain, &bus, &slot);
     struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } out = {0};
     snprintf(out.legacy, sizeof out.legacy, "%04X:%02X:%02X.0", domain & 0xffff, bus & 0xff, slot & 0xff);
     out.domain = domain, out.bus = bus, out.device = slot;
     strcpy(out.bus_id, id);
     memcpy(info, &out, sizeof out);
-    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(device gpu, char *info) {
+    char id[32] = "";
+    int code = text(gpu->index, __func__, id, sizeof id);
+    if (!code) pci_info(id, info);
+    return code;
 }
 
 int nvmlDeviceGetMemoryInfo(device gpu, unsigned long long *total_free_used) {
@@ -237,5 +240,122 @@ int nvmlDeviceGetMemoryInfo_v2(device gpu, void *info) {
 #if DRIVER >= 535
 int nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *mask) {
     return numbers(gpu->index, __func__, 1, mask);
+}
+#endif
+
+/* ------------------------------------------------------------------ NVLink, fabric, peers */
+
+/* The description's value has one word per link; a link beyond the last is an invalid argument. */
+static int of_link(int index, const char *function, unsigned link, char *word) {
+    char value[LINE], *rest = value, *next;
+    int code = answer(index, function, value);
+    if (!initialised) return UNINITIALIZED;
+    if (code) return code;
+    while ((next = strtok_r(rest, " ", &rest)))
+        if (!link--) { snprintf(word, 32, "%s", next); return SUCCESS; }
+    return INVALID_ARGUMENT;
+}
+
+#define LINK_NUMBER(function) \
+    int function(device gpu, unsigned link, unsigned *n) { \
+        char word[32]; \
+        int code = of_link(gpu->index, #function, link, word); \
+        if (!code) *n = (unsigned)strtoul(word, NULL, 10); \
+        return code; \
+    }
+
+LINK_NUMBER(nvmlDeviceGetNvLinkState)
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device gpu, unsigned link, char *info) {
+    char word[32];
+    int code = of_link(gpu->index, __func__, link, word);
+    if (!code) pci_info(word, info);
+    return code;
+}
+
+/* The description's value is "REPLAY RECOVERY CRC_FLIT CRC_DATA", the same for every link. */
+int nvmlDeviceGetNvLinkErrorCounter(device gpu, unsigned link, unsigned counter, unsigned long long *count) {
+    unsigned long long all[4] = {0};
+    int code = counter < 4 ? numbers(gpu->index, __func__, 4, all) : INVALID_ARGUMENT;
+    (void)link;
+    if (!code) *count = all[counter];
+    return code;
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    int code;
+    unsigned long long value;
+} field_value;
+
+/* The description's value is words FIELD=NUMBER, for every scope, or FIELD.SCOPE=NUMBER, which goes first. */
+int nvmlDeviceGetFieldValues(device gpu, int count, field_value *values) {
+    char all[LINE + 1] = " ", word[48], *found;
+    int code = answer(gpu->index, __func__, all + 1);
+    if (!initialised) return UNINITIALIZED;
+    if (code) return code;
+    for (int i = 0; i < count; i++) {
+        snprintf(word, sizeof word, " %u.%u=", values[i].field, values[i].scope);
+        if (!(found = strstr(all, word))) {
+            snprintf(word, sizeof word, " %u=", values[i].field);
+            found = strstr(all, word);
+        }
+        values[i].code = found ? SUCCESS : NOT_SUPPORTED;
+        values[i].type = 3; /* unsigned long long */
+        values[i].value = found ? strtoull(strchr(found, '=') + 1, NULL, 10) : 0;
+    }
+    return SUCCESS;
+}
+
+/* The description's value has one status for each other GPU, by its index. */
+int nvmlDeviceGetP2PStatus(device gpu, device other, unsigned caps, unsigned *status) {
+    char word[32];
+    int code = of_link(gpu->index, __func__, (unsigned)other->index, word);
+    (void)caps;
+    if (!code) *status = (unsigned)strtoul(word, NULL, 10);
+    return code;
+}
+
+#if DRIVER >= 470
+LINK_NUMBER(nvmlDeviceGetNvLinkRemoteDeviceType)
+#endif
+
+#if DRIVER >= 530
+/* The description's value is "STATE STATUS CLIQUE MASK SUMMARY BYTE", BYTE being every byte of the cluster's UUID. */
+static int fabric(int index, unsigned long long *all) { return numbers(index, "nvmlDeviceGetGpuFabricInfo", 6, all); }
+
+int nvmlDeviceGetGpuFabricInfo(device gpu, void *info) {
+    struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } *out = info;
+    unsigned long long all[6] = {0};
+    int code = fabric(gpu->index, all);
+    if (code) return code;
+    memset(out->uuid, (int)all[5], sizeof out->uuid);
+    out->state = (unsigned char)all[0], out->status = (int)all[1], out->clique = (unsigned)all[2];
+    return SUCCESS;
+}
+#endif
+
+#if DRIVER >= 550
+int nvmlDeviceGetGpuFabricInfoV(device gpu, void *info) {
+    struct {
+        unsigned version;
+        unsigned char uuid[16];
+        int status;
+        unsigned clique;
+        unsigned char state;
+        unsigned mask;
+        unsigned char summary;
+    } *out = info;
+    unsigned long long all[6] = {0};
+    int code = fabric(gpu->index, all), third = out->version == 0x3000028;
+    if (code) return code;
+    if (third ? DRIVER < 570 : out->version != 0x2000024) return 25; /* argument version mismatch */
+    memset(out->uuid, (int)all[5], sizeof out->uuid);
+    out->state = (unsigned char)all[0], out->status = (int)all[1], out->clique = (unsigned)all[2];
+    out->mask = (unsigned)all[3];
+    if (third) out->summary = (unsigned char)all[4];
+    return SUCCESS;
 }
 #endif

@@ -70,6 +70,11 @@ class FakeNvml:
             said[f"{index}:nvmlDeviceGetSerial"] = f"156500000000{index}"
         return said
 
+    @staticmethod
+    def hopper() -> Description:
+        """What is different on a node of H100 SXM with a driver that tells the fabric's health: over ``healthy``."""
+        return {**_HOPPER}
+
 
 _NODE = {
     "nvmlSystemGetCudaDriverVersion": "12020",
@@ -99,6 +104,21 @@ _NODE = {
     "nvmlDeviceGetComputeRunningProcesses_v3": "",
     "nvmlDeviceGetGraphicsRunningProcesses_v3": "",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "",
+    "nvmlDeviceGetNvLinkState": " ".join("1" * 12),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": " ".join("2" * 12),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": " ".join(["00000000:C4:00.0", "00000000:C5:00.0"] * 6),
+    "nvmlDeviceGetNvLinkErrorCounter": "0 0 0 0",
+    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=25000",
+    "nvmlDeviceGetP2PStatus": " ".join("0" * 8),
+}
+_HOPPER = {
+    "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+    "nvmlDeviceGetCudaComputeCapability": "9 0",
+    "nvmlDeviceGetNvLinkState": " ".join("1" * 18),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": " ".join("2" * 18),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": " ".join(["00000000:83:00.0", "00000000:84:00.0"] * 9),
+    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=26562",
+    "nvmlDeviceGetGpuFabricInfo": f"3 0 0 {0b10101010} 1 0",
 }
 
 
