@@ -5,6 +5,7 @@ import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 from xml.etree import ElementTree
 
+from ddp_doctor.collect.nvlink import fabric_of_words
 from ddp_doctor.collect.pci import address
 from ddp_doctor.facts import Reason
 from ddp_doctor.unreadable import Unreadable
@@ -201,6 +202,21 @@ def _includes_reserve(card: ElementTree.Element) -> bool:
     return card.find("fb_memory_usage/reserved") is None
 
 
+def _fabric(card: ElementTree.Element) -> Plain:
+    """The GPU's registration with the NVLink fabric: since R525, and N/A on a GPU that has none."""
+    _text(card, "fabric/state")
+    return fabric_of_words({item.tag: item.text or "" for item in card.iterfind("fabric//*") if not len(item)})
+
+
+def _untold(what: str) -> Callable[[ElementTree.Element], Any]:
+    """Reader of what is in no report of nvidia-smi -q."""
+
+    def read(card: ElementTree.Element) -> Any:
+        raise _Missing("absent", f"nvidia-smi -q does not tell of {what}")
+
+    return read
+
+
 def _throttle(card: ElementTree.Element) -> List[str]:
     """Names of the active reasons; the block is called clocks_throttle_reasons before R535."""
     for word in ("event", "throttle"):
@@ -297,5 +313,8 @@ READINGS: Dict[str, Callable[[ElementTree.Element], Any]] = {
     "pcie_width": _reader(_integer, f"{_LINK}/link_widths/current_link_width"),
     "pcie_width_max": _reader(_integer, f"{_LINK}/link_widths/max_link_width"),
     "processes": _processes,
+    "fabric": _fabric,
+    "nvlinks": _untold("single NVLinks"),
+    "peers": _untold("access between GPUs"),
 }
 """Fields of ``Gpu`` and where they stand; nvidia-smi has renamed several between R440 and R580."""

@@ -211,7 +211,7 @@ def fabric(nvml: Any, gpu: Any) -> Plain:
         plain["status"] = "success" if info.status == 0 else _words(nvml, info.status)
     else:
         _missing(plain, ("status",), "not-applicable", "only a completed registration has a result")
-    if hasattr(info, "healthMask"):
+    if getattr(info, "healthMask", 0):  # of 0 every part is "not supported"
         plain["unhealthy"] = unhealthy(info.healthMask)
     if hasattr(info, "healthSummary"):
         plain["health"] = SUMMARIES[info.healthSummary] if info.healthSummary < len(SUMMARIES) else "unknown"
@@ -224,6 +224,38 @@ def unhealthy(mask: int) -> List[str]:
     found = [name for bit, bad, name in HEALTH_BITS if mask >> bit & 3 == bad]
     kind = mask >> 8 & 0xF
     return found + ([f"incorrect_configuration:{CONFIGURATIONS.get(kind, kind)}"] if kind > 1 else [])
+
+
+_NO_WORDS = ("", "n/a", "not supported", "[n/a]")
+_WORDS = {
+    "bandwidth": ("degraded", "degraded_bandwidth"),
+    "route_recovery_in_progress": ("true", "route_recovery"),
+    "route_unhealthy": ("true", "route_unhealthy"),
+    "access_timeout_recovery": ("true", "access_timeout_recovery"),
+    "partition_assigned": ("false", "no_partition"),
+}
+"""Element of nvidia-smi's <fabric>: the word that tells of a fault, and its name."""
+
+
+def fabric_of_words(words: Dict[str, str]) -> Plain:
+    """Plain ``GpuFabric`` data of the elements that nvidia-smi prints in <fabric>, by their names."""
+    said = {name: text.strip() for name, text in words.items() if text.strip().lower() not in _NO_WORDS}
+    plain: Plain = {"state": said.get("state", "not supported").lower().replace(" ", "_"), "unread": {}}
+    if plain["state"] == "completed" and "status" in said:
+        plain["status"] = "success" if said["status"].lower() == "success" else said["status"]
+    if "clusterUuid" in said:
+        plain["cluster_uuid"] = said["clusterUuid"].lower() if said["clusterUuid"].strip("0-") else ""
+    if said.get("cliqueId", "").isdigit():
+        plain["clique_id"] = int(said["cliqueId"])
+    if "summary" in said:
+        plain["health"] = said["summary"].lower().replace(" ", "_")
+    if any(name in said for name in (*_WORDS, "incorrect_configuration")):
+        found = [name for element, (bad, name) in _WORDS.items() if said.get(element, "").lower() == bad]
+        kind = said.get("incorrect_configuration", "none").lower().replace(" ", "_")
+        plain["unhealthy"] = found + ([f"incorrect_configuration:{kind}"] if kind != "none" else [])
+    names = ("status", "cluster_uuid", "clique_id", "health", "unhealthy")
+    _missing(plain, names, "absent", "nvidia-smi does not tell it of this GPU")
+    return plain
 
 
 def _fabric_info(nvml: Any, gpu: Any) -> Any:

@@ -67,6 +67,22 @@ def nvidia_gpus(host: Host, found: Tuple[Function, ...]) -> Tuple[PciGpu, ...]:
     return tuple(gpus)
 
 
+NVSWITCH_CLASS, NVSWITCH_DRIVER, FIRST_NVSWITCH = "0x0680", "nvidia-nvswitch", 0x1AC0
+"""Class "other bridge", which NVIDIA's old chipsets also have, with ids below 0x1000 (https://pci-ids.ucw.cz/read/PC/10de);
+the first switch, that of the DGX-2, is 0x1ac2."""
+
+
+def nvswitches(host: Host) -> Tuple[str, ...]:
+    """NVSwitches of this host on the bus, none lent to a virtual machine. Raises Unreadable without a bus."""
+    names = [name for name in host.list(DEVICES) if _hex(host, name, "class")[:6] == NVSWITCH_CLASS]
+    switches = [name for name in names if _hex(host, name, "vendor") == NVIDIA and _is_nvswitch(host, name)]
+    return tuple(name for name in switches if _driver(host, name) not in LENT_DRIVERS)
+
+
+def _is_nvswitch(host: Host, name: str) -> bool:
+    return _driver(host, name) == NVSWITCH_DRIVER or int(_hex(host, name, "device") or "0", 16) >= FIRST_NVSWITCH
+
+
 def other_vendors(found: Tuple[Function, ...]) -> Tuple[str, ...]:
     """Other vendors' accelerators that a training job could use: "amd 0000:03:00.0"."""
     named = [(ACCELERATOR_VENDORS.get(f.vendor) or _intel(f), f) for f in found if f.kind in ACCELERATOR_CLASSES]

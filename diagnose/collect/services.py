@@ -33,6 +33,22 @@ def running(host: Host, process: str, *units: str) -> bool:
     return bool(seen["pids"])
 
 
+def running_of(host: Host, processes: Tuple[str, ...]) -> Set[str]:
+    """Those of the ``processes`` (names as in /proc/PID/comm) that run, by one look at /proc.
+
+    Unreadable no-rights when none shows and /proc hides other users' processes (hidepid).
+    """
+    seen = host.ask(f"processes called {', '.join(processes)}", lambda: _processes_of(processes))
+    if not seen["names"] and seen["hidden"]:
+        raise Unreadable(Reason("no-rights", f"{processes[0]}: /proc shows this user's own processes alone"))
+    return set(seen["names"])
+
+
+def _processes_of(names: Tuple[str, ...]) -> Dict[str, Any]:
+    pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    return {"names": sorted({_comm(pid) for pid in pids} & set(names)), "hidden": "1" not in pids}
+
+
 def _units(host: Host) -> Tuple[str, ...]:
     try:
         return host.list(UNITS)
