@@ -17,6 +17,7 @@ from ddp_doctor.fixes._net import (
 )
 from ddp_doctor.fixes._node import engine_of
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, unset
+from ddp_doctor.policy import Policy
 
 DEBIAN_HOSTS = "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution"
 
@@ -314,3 +315,60 @@ def _open_range(network: Network, launch: Optional[Launch], ufw: bool) -> Iterat
     for ports in (master, "50000-51000"):
         yield command(f"firewall-cmd --permanent --add-port={ports}/tcp", who="root", scope="this node")
     yield command("firewall-cmd --reload", who="root", scope="this node")
+
+
+# --------------------------------------------------------------------------- wear
+
+
+def bond_member_down(finding: Verdict) -> Iterator[Remedy]:
+    """Find out where the link is lost."""
+    member = plain(finding.subject)
+    look = command(f"ethtool -- {member}" if member else "ip link", who="root")
+    text = "Look at the cable, the transceiver and the switch port; a member set down by hand comes back with ip link set up."
+    yield Remedy("Bring the link back", (look, say(text, who="network admin")))
+
+
+def bond_members_unequal() -> Iterator[Remedy]:
+    """One speed for all."""
+    text = "Give the members one speed: a port that trained lower has a cable, a transceiver or a setting of its own."
+    yield Remedy("Find out why one is slower", (say(text, who="network admin"),))
+
+
+def link_has_flapped(finding: Verdict) -> Iterator[Remedy]:
+    """See whether it goes on, and where."""
+    watch = command("ddp-doctor run --select rates,network --sample 60", scope="this node")
+    text = "If it goes on: exchange the cable or the transceiver, look at the switch's log of the port."
+    yield Remedy(f"See whether {finding.subject} still flaps", (watch, say(text, who="network admin")))
+
+
+def conntrack_nearly_full(network: Network) -> Iterator[Remedy]:
+    """A larger table, or no tracking between the nodes."""
+    most = (network.sysctls or {}).get("net.netfilter.nf_conntrack_max") or 262_144
+    yield Remedy("Make the table larger", (_sysctl("net.netfilter.nf_conntrack_max", 4 * most, most),))
+    text = "Or leave the traffic between the nodes untracked (a notrack rule in nftables' raw table)."
+    yield Remedy("Do not track what the nodes say to each other", (say(text, who="root"),))
+
+
+def neighbour_table_nearly_full(network: Network) -> Iterator[Remedy]:
+    """Larger thresholds: the second and the third belong together."""
+    name = "net.ipv4.neigh.default.gc_thresh"
+    most = (network.sysctls or {}).get(f"{name}3") or 1024
+    steps = (_sysctl(f"{name}3", 8 * most, most), _sysctl(f"{name}2", 4 * most, most // 2))
+    yield Remedy("Make the table larger", steps)
+
+
+def backlog_too_small(network: Network, policy: Policy, launch: Optional[Launch] = None) -> Iterator[Remedy]:
+    """As many as there are ranks."""
+    ranks = (launch.world_size if launch else None) or (policy.nnodes or 1) * (policy.nproc_per_node or 1)
+    wanted = max(4096, 1 << (ranks - 1).bit_length())
+    now = (network.sysctls or {}).get("net.core.somaxconn") or 4096
+    yield Remedy("Let more connections wait, on the master", (_sysctl("net.core.somaxconn", wanted, now),))
+
+
+def _sysctl(name: str, value: int, now: int) -> Step:
+    return command(
+        f"sysctl -w {name}={value}",
+        who="root",
+        scope="this node until reboot",
+        undo=f"sysctl -w {name}={now}; to keep the new value put it into a file in /etc/sysctl.d",
+    )

@@ -86,6 +86,7 @@ def _interface(host: Host, name: str, link: Dict[str, Any], rows: Any, unread: U
     kind = kind_of(
         str(link.get("kind", "")), folder.uevent("uevent").get("DEVTYPE", ""), folder.number("type"), entries, driver
     )
+    arp: Dict[str, Any] = _arp_settings(folder, name, kind)
     return Interface(
         name=name,
         index=index,
@@ -102,11 +103,50 @@ def _interface(host: Host, name: str, link: Dict[str, Any], rows: Any, unread: U
         numa_node=numa_node,
         master=_master(host, folder.path, entries),
         lower=tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_")),
+        bond_mode=_bond_mode(folder, kind),
+        carrier_changes=folder.number("carrier_changes"),
+        **arp,
         unread=unread,
     )
 
 
-_FROM_SYSFS = ("mtu", "speed_mbit_s", "operstate", "mac", "driver", "pci", "numa_node", "master", "lower")
+_CARRIES_TRAFFIC = ("physical", "virtio", "bond", "vlan", "ipoib", "macvlan")
+"""Kinds whose own settings matter to a job: a node has hundreds of veth and bridges."""
+_ARP_SETTINGS = ("rp_filter", "arp_ignore", "arp_announce")
+
+
+def _arp_settings(folder: "_Folder", name: str, kind: str) -> Dict[str, Any]:
+    """How the interface answers ARP and checks sources (net.ipv4.conf.NAME.*, Documentation/networking/ip-sysctl)."""
+    if kind not in _CARRIES_TRAFFIC:
+        folder.unread.update(dict.fromkeys(_ARP_SETTINGS, Reason("not-applicable", f"of no interest for a {kind}")))
+        return {}
+    settings = _Folder(folder.host, f"/proc/sys/net/ipv4/conf/{name}", folder.unread)
+    return {setting: settings.number(setting) for setting in _ARP_SETTINGS}
+
+
+def _bond_mode(folder: "_Folder", kind: str) -> Optional[str]:
+    """ "802.3ad" of "802.3ad 4" (Documentation/networking/bonding)."""
+    if kind != "bond":
+        folder.unread["bond_mode"] = Reason("not-applicable", "no bond")
+        return None
+    text = folder.text("bonding/mode", "bond_mode")
+    return text.split(" ")[0] if text else None
+
+
+_FROM_SYSFS = (
+    "mtu",
+    "speed_mbit_s",
+    "operstate",
+    "mac",
+    "driver",
+    "pci",
+    "numa_node",
+    "master",
+    "lower",
+    "bond_mode",
+    "carrier_changes",
+    *_ARP_SETTINGS,
+)
 _OTHER_NAMESPACE = Reason("not-applicable", "/sys does not show the interfaces of this network namespace")
 
 

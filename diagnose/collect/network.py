@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
 from ddp_doctor.ask import Ask
@@ -39,9 +40,30 @@ def read(host: Host, ask: Ask) -> Network:
         proxies=optional(lambda: _proxies(host.env()), unread, "proxies"),
         port_range=optional(lambda: _port_range(host), unread, "port_range"),
         listening=optional(lambda: _listening(host, port), unread, "listening"),
+        sysctls=_sysctls(host),
+        conntrack_used=optional(
+            lambda: int(host.read(f"{_SYSCTL}/net/netfilter/nf_conntrack_count")), unread, "conntrack_used"
+        ),
+        neighbours=optional(lambda: len(host.read("/proc/net/arp").splitlines()) - 1, unread, "neighbours"),
         unread=unread,
         **_towards(host, ask, address, unread),
     )
+
+
+_SYSCTL = "/proc/sys"
+_SETTINGS = (
+    "net.ipv4.conf.all.rp_filter net.ipv4.conf.all.arp_ignore net.ipv4.conf.all.arp_announce "
+    "net.ipv4.neigh.default.gc_thresh1 net.ipv4.neigh.default.gc_thresh3 net.core.somaxconn "
+    "net.netfilter.nf_conntrack_max net.ipv4.tcp_max_syn_backlog net.core.rmem_max net.core.wmem_max"
+).split()
+
+
+def _sysctls(host: Host) -> Dict[str, int]:
+    """Those of ``_SETTINGS`` that this kernel, and this network namespace, have."""
+    texts = (
+        (name, optional(partial(host.read, f"{_SYSCTL}/{name.replace('.', '/')}"), {}, name)) for name in _SETTINGS
+    )
+    return {name: int(text) for name, text in texts if text and text.strip().isdigit()}
 
 
 def hosts_lines(text: str, hostname: str) -> Tuple[str, ...]:

@@ -39,7 +39,8 @@ def test_a_fast_physical_port_with_its_addresses():
     assert (port.kind, port.driver, port.pci, port.numa_node) == ("physical", "mlx5_core", "0000:17:00.0", 0)
     assert (port.mtu, port.speed_mbit_s, port.up, port.running) == (9000, 200000, True, True)
     assert [(a.ip, a.prefix) for a in port.addresses] == [("10.0.0.1", 24)]
-    assert (port.master, port.lower, port.unread) == ("", (), {})
+    assert (port.master, port.lower) == ("", ())
+    assert set(port.unread) == {"bond_mode", "carrier_changes", "rp_filter", "arp_ignore", "arp_announce"}
 
 
 def test_members_of_a_bond_and_the_bond_itself():
@@ -48,6 +49,16 @@ def test_members_of_a_bond_and_the_bond_itself():
     bond = {"uevent": "DEVTYPE=bond\n", "lower_ens1f0/ifindex": "3\n", "bonding/mode": "802.3ad 4\n", "type": "1\n"}
     found = read(("ens1f0", member), ("bond0", bond), entries=link)
     assert (found["ens1f0"].master, found["bond0"].lower, found["bond0"].kind) == ("bond0", ("ens1f0",), "bond")
+    assert (found["bond0"].bond_mode, found["ens1f0"].bond_mode) == ("802.3ad", None)
+
+
+def test_how_a_port_answers_arp_is_read_and_that_of_a_bridge_is_not():
+    settings = {f"root/proc/sys/net/ipv4/conf/{name}/rp_filter": "1\n" for name in ("ens1f0", "br0")}
+    files = {f"root/sys/class/net/ens1f0/{file}": text for file, text in CONNECTX.items()}
+    files.update({"root/sys/class/net/br0/bridge/x": "", "root/sys/class/net/br0/carrier_changes": "4\n", **settings})
+    found = {i.name: i for i in interfaces.read_all(Recording({}, files, complete=True), {})}
+    assert (found["ens1f0"].rp_filter, found["br0"].rp_filter, found["br0"].carrier_changes) == (1, None, 4)
+    assert found["br0"].unread["rp_filter"].kind == "not-applicable"
 
 
 @pytest.mark.parametrize(
