@@ -1,8 +1,11 @@
 """NVLinks between the GPUs of one node, worked out of their facts."""
 
+import re
+from functools import lru_cache
 from itertools import combinations
-from typing import Dict, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
+from ddp_doctor import tables
 from ddp_doctor.facts import Gpu
 
 
@@ -36,3 +39,50 @@ def _switched(a: Gpu, b: Gpu) -> int:
 
 def _links_to_switches(gpu: Gpu) -> int:
     return sum(bool(link.active and link.remote_kind == "switch") for link in gpu.nvlinks or ())
+
+
+# --------------------------------------------------------------------------- what a model is meant to have
+
+
+class Product(NamedTuple):
+    """What NVLink is on a GPU model: see ``tables.NvLinkForm`` and ``tables.GpuModel``."""
+
+    name: str
+    joined: str
+    manager: str
+    links: Optional[int]
+    link_gb_s: Optional[float]
+    """Of one link and direction, in 10**9 bytes per second."""
+    by_design: str
+    source: str
+
+
+def product(gpu: Gpu) -> Optional[Product]:
+    """The tables' word on this GPU's NVLinks; None for a model that they do not have, or that has none."""
+    model = _model(gpu.name or "")
+    form = next((row for row in tables.nvlinks() if model and row.gpu == model.gpu), None)
+    if model is None or form is None:
+        return None
+    links = int(model.nvlink_links) if model.nvlink_links.isdigit() else None
+    speed = float(model.nvlink_per_direction_gb_s) / links if links else None
+    return Product(model.gpu, form.joined, form.manager, links, speed, form.by_design, form.source)
+
+
+def has_no_nvlink(gpu: Gpu) -> bool:
+    """The tables say that this model has no NVLink."""
+    model = _model(gpu.name or "")
+    return model is not None and model.nvlink_generation == "none"
+
+
+def is_datacenter(gpu: Gpu) -> bool:
+    """A model for servers, between which peer access over PCIe is meant to work."""
+    model = _model(gpu.name or "")
+    return model is not None and model.segment.startswith("datacenter")
+
+
+@lru_cache(maxsize=None)
+def _model(name: str) -> Optional[tables.GpuModel]:
+    """The row whose name reaches furthest in this name, in whole words: an H200 NVL is no "NVIDIA H200", an A100 no "NVIDIA A10"."""
+    found = [(re.search(re.escape(row.name) + r"(?![0-9A-Za-z])", name), row) for row in tables.gpus() if row.name]
+    rows = [(match.end(), len(row.name), row) for match, row in found if match]
+    return max(rows, key=lambda item: item[:2])[2] if rows else None

@@ -279,6 +279,21 @@ class Threshold(Row):
     """What it means when it is crossed."""
 
 
+@dataclass(frozen=True)
+class NvLinkForm(Row):
+    """How the NVLinks of a GPU model are meant to be used; their number and speed stand in the table of GPUs."""
+
+    gpu: str
+    """As in the table of GPUs."""
+    joined: str
+    """switch (all links, always), mesh (to some of the others), bridge (none without one), or optional (the board decides)."""
+    manager: str
+    """Where the fabric manager of its switches runs: host (if they are on its PCI bus), always (on the host, though they are not),
+    or rack (on the switch trays). Empty: there is none."""
+    by_design: str
+    """What looks like a fault and is none."""
+
+
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 TABLES: Dict[str, Type[Row]] = {
@@ -296,6 +311,7 @@ TABLES: Dict[str, Type[Row]] = {
     "bandwidth": Bandwidth,
     "rules": Rule,
     "thresholds": Threshold,
+    "nvlinks": NvLinkForm,
 }
 """Table (file name without .csv) -> what a row of it is."""
 
@@ -350,6 +366,10 @@ def distributions() -> Tuple[Distribution, ...]:
 
 def thresholds() -> Tuple[Threshold, ...]:
     return _table("thresholds", Threshold)
+
+
+def nvlinks() -> Tuple[NvLinkForm, ...]:
+    return _table("nvlinks", NvLinkForm)
 
 
 def variables() -> Tuple[Setting, ...]:
