@@ -1,0 +1,1 @@
+"""Watching one node over time: samples, what changed between them, and what only shows over many."""
