@@ -757,9 +757,13 @@ class RdmaPort:
     lid: Optional[int] = None
     sm_lid: Optional[int] = None
     pkeys: Optional[Strings] = None
-    """Partition keys in use: "0xffff" (full member of the default partition), "0x7fff" (limited)."""
+    """Partition keys by row of the table: "0xffff" (full member of the default partition), "0x7fff" (limited), "0x0000" (no
+    key); without the empty rows at its end, and of InfiniBand ports alone."""
     traffic_class: Optional[int] = None
     """Forced RoCE traffic class (/sys/class/infiniband/*/tc/*/traffic_class); -1 where none is forced."""
+    flow: Optional[Dict[str, str]] = None
+    """Flow control of a RoCE port's interface: "pfc" (priorities that it has: "3", "" for none), "trust" (dscp or pcp),
+    "rx_pause", "tx_pause" (on or off), "ecn_np", "ecn_rp" (priorities with DCQCN); what the driver does not tell is not in it."""
     gids: Optional[Tuple[Gid, ...]] = None
     """Rows in use: neither all zero nor a link-local prefix without an interface id."""
     netdev: Optional[str] = None
@@ -785,6 +789,8 @@ class RdmaDevice:
     virtual_function: Optional[bool] = None
     uverbs: Optional[str] = None
     """uverbs0: its character device's name."""
+    verbs: Optional[str] = None
+    """What libibverbs makes of it: "opens", "not listed" (its provider is missing), or why it cannot be opened."""
     unread: Unread = _unread()
 
 
@@ -810,7 +816,7 @@ class Rdma:
     verbs_libraries: Optional[Strings] = None
     """Every libibverbs.so.1 on the library path, by real path: two are two stacks."""
     providers: Optional[Strings] = None
-    """User-space drivers of libibverbs: mlx5, rxe, efa ..."""
+    """User-space drivers that libibverbs is configured to load: mlx5, rxe, efa ..."""
     plugins: Optional[Strings] = None
     """Network plug-ins for NCCL that the loader would find: paths of libnccl-net*.so, libnccl-ofi ..."""
     unread: Unread = _unread()

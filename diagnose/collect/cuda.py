@@ -17,7 +17,8 @@ HPC_SDK = "/opt/nvidia/hpc_sdk"
 _FIXED = ("/opt/cuda", "/usr/lib/cuda", "/usr/lib/nvidia-cuda-toolkit")
 """Where Arch and Debian put the toolkit."""
 _LIBRARY = re.compile(r"lib(cuda|cudart|nccl|cudnn)\.so(\.[\d.]+)?")
-_SYSTEM = tuple(
+_CACHED = re.compile(_LIBRARY.pattern + r"|libibverbs\.so\.1|libnccl-net[\w.-]*\.so")
+SYSTEM = tuple(
     f"{root}{sub}"
     for root in ("/usr/lib", "/usr/local/lib")
     for sub in ("", "64", "/x86_64-linux-gnu", "/aarch64-linux-gnu")
@@ -186,8 +187,8 @@ def _nccl_paths(host: Host, ask: Ask, env: Dict[str, str], library_path: Tuple[s
     for folder in dict.fromkeys(entry for entry in library_path if entry.startswith("/")):
         yield from ((os.path.join(folder, name), "ld-library-path") for name in ("libnccl.so.2", "libnccl.so"))
     yield from _beside_python(host, ask)
-    yield from ((path, "ld-cache") for path in _cached(host) if "/libnccl.so" in path)
-    places = [*_SYSTEM, *(f"{toolkit.path}/lib64" for toolkit in toolkits(host, env))]
+    yield from ((path, "ld-cache") for path in cached_libraries(host) if "/libnccl.so" in path)
+    places = [*SYSTEM, *(f"{toolkit.path}/lib64" for toolkit in toolkits(host, env))]
     yield from ((f"{place}/{name}", "system") for place in places for name in ("libnccl.so.2", "libnccl.so"))
 
 
@@ -202,8 +203,8 @@ def _beside_python(host: Host, ask: Ask) -> Iterable[Tuple[str, str]]:
         yield path, "conda" if path == f"{conda}libnccl.so.2" else "wheel"
 
 
-def _cached(host: Host) -> Tuple[str, ...]:
-    """Paths in the loader's cache."""
+def cached_libraries(host: Host) -> Tuple[str, ...]:
+    """Paths of the libraries that concern us in the loader's cache."""
     try:
         return tuple(host.read("/etc/ld.so.cache", CACHE_LIMIT_BYTES, clean=parse_ld_cache).splitlines())
     except Unreadable:
@@ -211,9 +212,9 @@ def _cached(host: Host) -> Tuple[str, ...]:
 
 
 def parse_ld_cache(text: str) -> str:
-    """The paths of CUDA libraries in the binary ld.so.cache, one a line: all of it that is kept."""
+    """The paths of CUDA, verbs and plug-in libraries in the binary ld.so.cache, one a line: all of it that is kept."""
     found = re.findall(r"/[^\0\n]+(?=\0)", text)
-    return "\n".join(dict.fromkeys(path for path in found if _LIBRARY.match(os.path.basename(path))))
+    return "\n".join(dict.fromkeys(path for path in found if _CACHED.match(os.path.basename(path))))
 
 
 def _nccl_version(host: Host, file: str) -> Optional[str]:

@@ -38,10 +38,10 @@ _LOCAL_ROUTE = 2
 def links() -> Dict[str, Dict[str, Any]]:
     """Interface name -> index, flags and kind: the kernel's own word (veth, bridge, tun, ...), "" for a device's driver."""
     found = {}
-    for body in _ask(_GETLINK, _DUMP, struct.pack("=BxHiII", 0, 0, 0, 0, 0)):
+    for body in ask(_GETLINK, _DUMP, struct.pack("=BxHiII", 0, 0, 0, 0, 0)):
         index, flags = struct.unpack_from("=4xiI", body)
-        attributes = _attributes(body[16:])
-        info = _attributes(attributes.get(18, b""))  # IFLA_LINKINFO holds IFLA_INFO_KIND
+        attributes = parse_attributes(body[16:])
+        info = parse_attributes(attributes.get(18, b""))  # IFLA_LINKINFO holds IFLA_INFO_KIND
         row = {"index": index, "flags": flags, "kind": _string(info.get(1, b""))}
         found[_string(attributes.get(3, b""))] = row
     return found
@@ -50,9 +50,9 @@ def links() -> Dict[str, Dict[str, Any]]:
 def addresses() -> List[Dict[str, Any]]:
     """Addresses of all interfaces: index, family, ip, prefix, scope."""
     found = []
-    for body in _ask(_GETADDR, _DUMP, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
+    for body in ask(_GETADDR, _DUMP, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
         family, prefix, _flags, scope, index = struct.unpack_from("=BBBBI", body)
-        attributes = _attributes(body[8:])
+        attributes = parse_attributes(body[8:])
         ip = attributes.get(2, attributes.get(1))  # IFA_LOCAL; IFA_ADDRESS is the peer on a point-to-point link
         if family in _FAMILIES and ip:
             row = {"index": index, "family": _FAMILIES[family], "ip": socket.inet_ntop(family, ip), "prefix": prefix}
@@ -63,9 +63,9 @@ def addresses() -> List[Dict[str, Any]]:
 def neighbour(ip: str) -> str:
     """State of ``ip`` in the neighbour table; "" when it has no entry."""
     family, packed, _ = _parsed(ip)
-    for body in _ask(_GETNEIGH, _DUMP, struct.pack("=BxxxiHBB", family, 0, 0, 0, 0)):
+    for body in ask(_GETNEIGH, _DUMP, struct.pack("=BxxxiHBB", family, 0, 0, 0, 0)):
         state = struct.unpack_from("=BxxxiHBB", body)[2]
-        if body[0] == family and _attributes(body[12:]).get(1) == packed:  # NDA_DST
+        if body[0] == family and parse_attributes(body[12:]).get(1) == packed:  # NDA_DST
             return _NEIGHBOUR_STATES.get(state, "")
     return ""
 
@@ -74,12 +74,12 @@ def route(ip: str) -> Dict[str, Any]:
     """How a packet to ``ip`` would leave: interface, source, gateway, local; or ``error``, the errno's name."""
     family, packed, scope = _parsed(ip)
     header = struct.pack("=BBBBBBBBI", family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0)
-    wanted = header + _attribute(1, packed) + (_attribute(4, struct.pack("=i", scope)) if scope else b"")
+    wanted = header + attribute(1, packed) + (attribute(4, struct.pack("=i", scope)) if scope else b"")
     try:
-        (body,) = _ask(_GETROUTE, 0, wanted)
+        (body,) = ask(_GETROUTE, 0, wanted)
     except OSError as error:
         return {"error": errno.errorcode.get(error.errno or 0, str(error))}
-    attributes = _attributes(body[12:])
+    attributes = parse_attributes(body[12:])
     return {
         "interface": _name(attributes.get(4)),
         "source": _address(family, attributes.get(7)),
@@ -88,7 +88,7 @@ def route(ip: str) -> Dict[str, Any]:
     }
 
 
-def _ask(kind: int, flags: int, request: bytes) -> Iterator[bytes]:
+def ask(kind: int, flags: int, request: bytes) -> Iterator[bytes]:
     """Send one request; yield the body of each answer. Raises OSError with the kernel's errno."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as sock:  # 0: NETLINK_ROUTE
         sock.settimeout(_LIMIT_S)
@@ -114,7 +114,7 @@ def _messages(data: bytes) -> Iterator[Tuple[int, bytes]]:
         data = data[length + 3 & ~3 :]
 
 
-def _attributes(data: bytes) -> Dict[int, bytes]:
+def parse_attributes(data: bytes) -> Dict[int, bytes]:
     """Type -> value of a row of attributes; the two highest bits of a type are flags."""
     found = {}
     while len(data) >= 4:
@@ -126,7 +126,8 @@ def _attributes(data: bytes) -> Dict[int, bytes]:
     return found
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, to stand last in a request: it is not padded."""
     return struct.pack("=HH", 4 + len(value), kind) + value
 
 

@@ -1,9 +1,12 @@
 """Rdma: InfiniBand and RoCE devices, their ports and GIDs, and what user space needs to reach them."""
 
 import re
-from typing import Dict, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from ddp_doctor.ask import Ask
+from ddp_doctor.collect import flow, verbs
+from ddp_doctor.collect.cuda import SYSTEM, cached_libraries, parse_library_path
 from ddp_doctor.collect.interfaces import driver_and_pci, numa_of, parse_uevent
 from ddp_doctor.facts import DeviceNode, Gid, Rdma, RdmaDevice, RdmaPort, Reason, Unread
 from ddp_doctor.host import Host, optional
@@ -17,6 +20,8 @@ _EMPTY_GID = re.compile(r"(fe80|0000)(:0000){7}")
 _NOT_COUNTERS = frozenset(("lifespan",))
 """hw_counters/lifespan is a setting: for how many milliseconds counters are cached (Documentation/ABI)."""
 
+_PKEY_ROWS = 16
+_PLUGIN = re.compile(r"libnccl-net[\w.-]*\.so")
 _MODULES = frozenset(
     "ib_core ib_uverbs ib_umad ib_cm ib_ipoib iw_cm rdma_cm rdma_ucm mlx4_core mlx4_ib mlx5_core mlx5_ib hfi1 ib_qib "
     "irdma bnxt_re efa erdma qedr iw_cxgb4 hns_roce_hw_v2 mana_ib rdma_rxe siw nvidia_peermem nv_peer_mem gdrdrv "
@@ -40,13 +45,24 @@ QLogic) are left out on purpose: they count as RDMA devices where an RDMA driver
 def read(host: Host, ask: Ask) -> Rdma:
     """Devices as /sys/class/infiniband shows them: /sys is not namespaced, a container sees all of the machine's."""
     unread: Unread = {}
-    return Rdma(
-        devices=optional(lambda: tuple(_device(host, name) for name in _listed(host, ROOT)), unread, "devices"),
+    devices = optional(lambda: tuple(_device(host, name) for name in _listed(host, ROOT)), unread, "devices")
+    nodes = optional(lambda: _device_nodes(host), unread, "device_nodes")
+    found = Rdma(
+        devices=devices,
         pci_hcas=optional(lambda: _pci_hcas(host), unread, "pci_hcas"),
         modules=optional(lambda: _modules(host), unread, "modules"),
-        device_nodes=optional(lambda: _device_nodes(host), unread, "device_nodes"),
+        device_nodes=nodes,
+        plugins=optional(lambda: _plugins(host), unread, "plugins"),
         unread=unread,
     )
+    return _with_flow(host, _with_verbs(host, found)) if devices else _without_devices(found)
+
+
+def _without_devices(found: Rdma) -> Rdma:
+    """Nothing is asked of libibverbs where there is nothing that it could drive."""
+    reason = found.unread.get("devices") or Reason("not-applicable", "no RDMA device")
+    fields = ("verbs_library", "verbs_libraries", "providers")
+    return replace(found, unread={**found.unread, **dict.fromkeys(fields, reason)})
 
 
 def _listed(host: Host, path: str) -> Tuple[str, ...]:
@@ -130,8 +146,36 @@ def _port(host: Host, device: str, number: int) -> RdmaPort:
         netdev=_netdev(host, device, number, gids or (), unread),
         counters=_counters(host, f"{path}/counters", unread, "counters"),
         hw_counters=_counters(host, f"{path}/hw_counters", unread, "hw_counters"),
+        pkeys=_pkeys(host, path, unread),
+        traffic_class=_traffic_class(host, device, number, unread),
         unread=unread,
     )
+
+
+def _pkeys(host: Host, path: str, unread: Unread) -> Optional[Tuple[str, ...]]:
+    """Keys by row. An adapter is asked for each row anew, and a subnet manager fills them from the first on: 16 will do."""
+    if (optional(lambda: host.read(f"{path}/link_layer").strip(), {}, "") or "InfiniBand") != "InfiniBand":
+        unread["pkeys"] = Reason("not-applicable", "partition keys are InfiniBand's")
+        return None
+    names = optional(lambda: host.list(f"{path}/pkeys"), unread, "pkeys")
+    if names is None:
+        return None
+    rows = sorted(int(name) for name in names if name.isdigit() and len(name) < 6)[:_PKEY_ROWS]
+    keys = [optional(lambda r=row: host.read(f"{path}/pkeys/{r}").strip(), unread, "pkeys") for row in rows]  # type: ignore[misc]
+    if None in keys:
+        return None
+    while keys and keys[-1] == "0x0000":
+        keys.pop()
+    return tuple(map(str, keys))
+
+
+def _traffic_class(host: Host, device: str, number: int, unread: Unread) -> Optional[int]:
+    """NVIDIA's own driver has this file, the kernel's has not: absent says nothing of the traffic class."""
+    text = _text(host, f"{device}/tc/{number}/traffic_class", unread, "traffic_class")
+    if text is None:
+        return None
+    found = re.search(r"tclass *= *([0-9]{1,3})", text) or re.fullmatch(r"(-1|[0-9]{1,3})", text)
+    return int(found.group(1)) if found else -1
 
 
 def after_number(text: str) -> str:
@@ -261,3 +305,135 @@ def _device_nodes(host: Host) -> Tuple[DeviceNode, ...]:
         elif stat.kind == "char":
             found.append(DeviceNode(path, stat.readable, stat.writable))
     return tuple(found)
+
+
+# --------------------------------------------------------------------------- libibverbs
+
+
+def _with_verbs(host: Host, found: Rdma) -> Rdma:
+    """What libibverbs says, and the files of its stack."""
+    unread = dict(found.unread)
+    ports = {d.name: [port.port for port in d.ports or ()] for d in found.devices or () if _may_open(found, d)}
+    answer = optional(lambda: verbs.read(host, ports), unread, "verbs_library")
+    return replace(
+        found,
+        devices=tuple(_opened(device, answer, device.name in ports, unread) for device in found.devices or ()),
+        verbs_library=answer["library"] if answer else None,
+        verbs_libraries=optional(lambda: tuple(_verbs_libraries(host)), unread, "verbs_libraries"),
+        providers=optional(lambda: tuple(_providers(host)), unread, "providers"),
+        unread=unread,
+    )
+
+
+def _may_open(found: Rdma, device: RdmaDevice) -> bool:
+    """Has the device a node below /dev/infiniband that this process may open?"""
+    path = f"{_NODES}/{device.uverbs}"
+    return any(node.path == path and node.readable and node.writable for node in found.device_nodes or ())
+
+
+def _opened(device: RdmaDevice, answer: Optional[verbs.Answer], asked: bool, above: Unread) -> RdmaDevice:
+    """A device with what libibverbs said of it; where it said nothing, with the reason."""
+    said = answer["devices"].get(device.name) if answer else None
+    ports = said.get("ports") if isinstance(said, dict) else None
+    if isinstance(ports, dict):
+        return replace(
+            device, verbs="opens", ports=tuple(_with_mtu(p, ports.get(str(p.port))) for p in device.ports or ())
+        )
+    reason = _why_not_opened(device, answer, said, asked, above)
+    words = (
+        {"absent": "not listed", "no-rights": reason.text, "unreadable": reason.text}.get(reason.kind) if said else None
+    )
+    silent = tuple(_silent(port, reason) for port in device.ports) if device.ports is not None else None
+    unread = device.unread if words else {**device.unread, "verbs": reason}
+    return replace(device, verbs=words, ports=silent, unread=unread)
+
+
+def _why_not_opened(
+    device: RdmaDevice, answer: Optional[verbs.Answer], said: Any, asked: bool, above: Unread
+) -> Reason:
+    if answer is None and asked:
+        return above.get("verbs_library", Reason("unreadable", "libibverbs did not answer"))
+    if not asked:
+        return Reason("no-rights", f"{device.name}: no device below {_NODES} that this process may open")
+    if not isinstance(said, dict):
+        return Reason("absent", f"{verbs.LIBRARY}: the loader does not find it")
+    return Reason(str(said.get("kind", "unreadable")), str(said.get("text", "")))
+
+
+def _silent(port: RdmaPort, reason: Reason) -> RdmaPort:
+    return replace(port, unread={**port.unread, "active_mtu_bytes": reason, "max_mtu_bytes": reason})
+
+
+def _with_mtu(port: RdmaPort, mtus: Any) -> RdmaPort:
+    if not (isinstance(mtus, list) and len(mtus) == 2 and all(isinstance(mtu, int) for mtu in mtus)):
+        return _silent(port, Reason("unreadable", f"port {port.port}: ibv_query_port gives no MTU"))
+    return replace(port, max_mtu_bytes=mtus[0], active_mtu_bytes=mtus[1])
+
+
+def _library_folders(host: Host) -> Tuple[str, ...]:
+    """Folders of LD_LIBRARY_PATH and the loader's own, in its order."""
+    listed = parse_library_path(host.env().get("LD_LIBRARY_PATH", ""))
+    return tuple(dict.fromkeys((*(folder for folder in listed if folder.startswith("/")), *SYSTEM)))
+
+
+def _verbs_libraries(host: Host) -> Iterator[str]:
+    """Every libibverbs.so.1 by its real path, those of 32-bit programs left out."""
+    paths = [f"{folder}/{verbs.LIBRARY}" for folder in _library_folders(host)]
+    paths += [path for path in cached_libraries(host) if path.endswith("/" + verbs.LIBRARY)]
+    there = (optional(lambda p=path: host.realpath(p), {}, "") for path in paths if _is_there(host, path))  # type: ignore[misc]
+    real = dict.fromkeys(path for path in there if path and not re.search(r"/i[36]86-|/lib32/|^/lib/lib", path))
+    native = any("/lib64/" in path for path in real)
+    yield from (path for path in real if not (native and path.startswith("/usr/lib/libib")))
+
+
+def _is_there(host: Host, path: str) -> bool:
+    return bool(optional(lambda: host.exists(path), {}, ""))
+
+
+def _providers(host: Host) -> Iterator[str]:
+    names: Dict[str, None] = {}
+    for folder in verbs.CONFIGURATION:
+        for name in _listed(host, folder):
+            text = optional(lambda p=f"{folder}/{name}": host.read(p), {}, "") or ""  # type: ignore[misc]
+            names.update(dict.fromkeys(verbs.parse_driver(text)))
+    yield from sorted(names)
+
+
+def _plugins(host: Host) -> Tuple[str, ...]:
+    """NCCL's network plug-ins that the loader would find."""
+    found = dict.fromkeys(path for path in cached_libraries(host) if "/libnccl-net" in path)
+    for folder in _library_folders(host):
+        names = optional(lambda f=folder: host.list(f), {}, "") or ()  # type: ignore[misc]
+        found.update(dict.fromkeys(f"{folder}/{name}" for name in names if _PLUGIN.fullmatch(name)))
+    return tuple(found)
+
+
+# --------------------------------------------------------------------------- flow control
+
+
+def _with_flow(host: Host, found: Rdma) -> Rdma:
+    """The flow control of RoCE ports' interfaces, asked for all of them at once."""
+    devices = found.devices or ()
+    names = [p.netdev for d in devices for p in d.ports or () if p.link_layer == "Ethernet" and p.netdev]
+    if not names:
+        return found
+    unread: Unread = {}
+    answer = optional(lambda: host.ask("flow", lambda: flow.ask(names), flow.LIMIT_S), unread, "flow")
+    reason = unread.get("flow") or Reason("unreadable", "flow: no answer")
+    with_flow = (
+        replace(d, ports=tuple(_port_flow(host, p, answer, reason) for p in d.ports)) if d.ports else d for d in devices
+    )
+    return replace(found, devices=tuple(with_flow))
+
+
+def _port_flow(host: Host, port: RdmaPort, answer: Any, reason: Reason) -> RdmaPort:
+    if port.link_layer != "Ethernet" or not port.netdev:
+        return port
+    said = answer.get(port.netdev) if isinstance(answer, dict) else None
+    settings = {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
+    error = settings.pop("error", "")
+    settings.update(flow.ecn(host, port.netdev))
+    if settings:
+        return replace(port, flow=settings)
+    why = Reason("absent", f"{port.netdev}: {error}") if error else reason
+    return replace(port, unread={**port.unread, "flow": why})

@@ -48,7 +48,7 @@ ROCE = {
 def read(tree, entries=None):
     """The section of a node with these files."""
     files = {f"root{path}": text for path, text in tree.items()}
-    return rdma.read(Recording(entries or {}, files, complete=True), Ask())
+    return rdma.read(Recording({"env ": {"value": {}}, **(entries or {})}, files, complete=True), Ask())
 
 
 def test_a_roce_port():
@@ -68,7 +68,14 @@ def test_a_roce_port():
     assert [(g.index, g.type, g.netdev) for g in port.gids] == [(0, "IB/RoCE v1", "ens1f0"), (10, "RoCE v2", "ens1f0")]
     assert (port.netdev, port.lid, port.sm_lid) == ("ens1f0", 0, 0)
     assert (port.counters, port.hw_counters) == ({"port_rcv_data": 2**64 - 1}, {"out_of_sequence": 7})
-    assert list(port.unread) == ["counters.symbol_error"]
+    assert {name: port.unread[name].kind for name in port.unread} == {
+        "counters.symbol_error": "unreadable",
+        "pkeys": "not-applicable",
+        "traffic_class": "absent",
+        "active_mtu_bytes": "no-rights",
+        "max_mtu_bytes": "no-rights",
+        "flow": "absent",
+    }
 
 
 def test_one_broken_file_hides_nothing_else():
@@ -84,7 +91,10 @@ def test_one_broken_file_hides_nothing_else():
 
 def test_without_rdma_everything_is_looked_for_and_nothing_found():
     found = read({"/proc/modules": "xfs 1 1 - Live 0x0\n"})
-    assert (found.devices, found.pci_hcas, found.modules, found.device_nodes, found.unread) == ((), (), (), (), {})
+    assert (found.devices, found.pci_hcas, found.modules, found.device_nodes, found.plugins) == ((), (), (), (), ())
+    assert {name: found.unread[name].kind for name in found.unread} == dict.fromkeys(
+        ("verbs_library", "verbs_libraries", "providers"), "not-applicable"
+    )
 
 
 def test_the_netdev_of_an_infiniband_port_is_no_virtual_functions_stand_in():
