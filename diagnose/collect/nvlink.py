@@ -61,6 +61,19 @@ def nvlinks(nvml: Any, gpu: Any) -> List[Plain]:
     return [_link(nvml, gpu, link, is_active, values) for link, is_active in states]
 
 
+def error_counts(nvml: Any, gpu: Any) -> Dict[str, Dict[str, int]]:
+    """Active link -> its error counters, also those that are zero; {} without NVLink. Raises NVML's error of a GPU that is gone."""
+    try:
+        active = [link for link, is_active in _states(nvml, gpu) if is_active]
+    except nvml.NVMLError as error:
+        if error.value in GONE:
+            raise
+        return {}
+    values = _field_values(nvml, gpu, [(field, link) for link in active for field in ERRORS])
+    known = {link: {n: values[f, link] for f, n in ERRORS.items() if (f, link) in values} for link in active}
+    return {str(link): counts or _old_errors(nvml, gpu, link) for link, counts in known.items()}
+
+
 def _states(nvml: Any, gpu: Any) -> List[Tuple[int, bool]]:
     """(link, is it active?) of the links that answer; their numbers need not be without gaps."""
     found, refusal = [], None
