@@ -87,7 +87,7 @@ def _library_missing() -> Optional[str]:
 
 def _start(nvml: Any) -> Plain:
     """Start NVML: its error, or what it says of the driver, with the number of GPUs. Runs in a child of its own."""
-    _die_with_parent()
+    die_with_parent()
     try:
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
@@ -101,7 +101,7 @@ def _start(nvml: Any) -> Plain:
     }
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """prctl(PR_SET_PDEATHSIG, SIGKILL): whoever is ended from above takes what hangs in a library with it."""
     import ctypes
     import signal
@@ -176,7 +176,7 @@ def _stuck(outcome: child.Outcome) -> str:
 
 def _started_gpu(nvml: Any, index: int) -> Plain:
     """Run in the GPU's own child: a started NVML does not survive a fork."""
-    _die_with_parent()
+    die_with_parent()
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -193,7 +193,7 @@ PEERS_S = 2.0
 
 def _started_peers(nvml: Any, count: int) -> Dict[str, Dict[str, str]]:
     """Run in a child of its own: it needs the handles of all GPUs, and one that hangs must cost no more than this answer."""
-    _die_with_parent()
+    die_with_parent()
     nvml.nvmlInit()
     return nvlink.peers(nvml, count)
 
