@@ -50,7 +50,7 @@ def change(counter: Counter) -> Change:
         return Change("saturated", second - first if second > first else None)
     if second >= first >= 0:
         return Change("counted", second - first)
-    return _backwards(first, second, most)
+    return Change("reset") if counter.sticks else _backwards(first, second, most)
 
 
 def _backwards(first: int, second: int, most: Optional[int]) -> Change:
