@@ -56,7 +56,7 @@ def _all(library: Any, count: int) -> Dict[str, Any]:
 
 def _started(library: Any, index: int) -> Dict[str, Any]:
     """Run in the GPU's own child: a started NVML does not survive a fork."""
-    nvml._die_with_parent()
+    nvml.die_with_parent()
     try:
         library.nvmlInit()
         handle = library.nvmlDeviceGetHandleByIndex(index)
