@@ -215,10 +215,13 @@ def _note_peers(gpus: List[Plain], asked: child.Child) -> None:
 # --------------------------------------------------------------------------- one GPU
 
 
-def read_gpu(nvml: Any, handle: Any, index: int) -> Plain:
-    """Plain ``Gpu`` data. Each call is guarded: not supported, an error of this field, or the GPU is gone."""
+def read_gpu(nvml: Any, handle: Any, index: int, readings: "Optional[Tuple[ReadingOf, ...]]" = None) -> Plain:
+    """Plain ``Gpu`` data. Each call is guarded: not supported, an error of this field, or the GPU is gone.
+
+    readings: those of ``READINGS`` that are wanted; None: all.
+    """
     gpu: Plain = {"index": index, "unsupported": [], "unread": {}}
-    for names, call in READINGS:
+    for names, call in READINGS if readings is None else readings:
         try:
             values = call(nvml, handle)
         except nvml.NVMLError as error:
@@ -339,7 +342,9 @@ def _processes(nvml: Any, gpu: Any) -> List[Plain]:
 
 VITAL = ("name", "uuid", "memory_total_bytes")
 
-READINGS: Tuple[Tuple[Tuple[str, ...], Callable[[Any, Any], Any]], ...] = (
+ReadingOf = Tuple[Tuple[str, ...], Callable[[Any, Any], Any]]
+
+READINGS: Tuple[ReadingOf, ...] = (
     (("pci",), _pci),
     (("uuid",), lambda n, g: _text(n.nvmlDeviceGetUUID(g))),
     (("name",), lambda n, g: _text(n.nvmlDeviceGetName(g))),
