@@ -100,7 +100,7 @@ def _health(gpus: Gpus, broken: bool) -> Iterator[Reading]:
         yield Reading(
             ok=not found,
             subject=label(gpu),
-            measured=said or (fabric.health or "nothing wrong").replace("_", " "),
+            measured=said or ("healthy" if not _ailments(fabric) else "no such fault"),
             expected="a healthy fabric",
             message=f"{label(gpu)}: {said}",
         )
