@@ -103,7 +103,7 @@ _choosing = _options(
 _judging = _options(
     _choosing,
     click.option("--expect-gpus", type=click.IntRange(0), metavar="N", help="This node must show N GPUs."),
-    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins, kernel_log, processes, topology, fabric, rates, compute."),
+    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins, kernel_log, processes, topology, fabric, rates, compute, trends."),
     click.option("--scope", type=click.Choice(["node", "job", "user"]), help="Whose readiness is judged; a prolog or health check as root judges the node (default: user)."),
 )  # fmt: skip
 

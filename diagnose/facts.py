@@ -1097,6 +1097,36 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Trend:
+    """How a quantity went over a long span, as ``watch`` saw it."""
+
+    quantity: str
+    """gpu-memory or host-memory."""
+    subject: str
+    """"GPU 3, pid 42 (python)"."""
+    points: int
+    span_s: float
+    per_s: float
+    """Bytes per second: the median of the slopes of all pairs of points."""
+    levels: Tuple[float, ...]
+    """Medians of the quarters of the span, in bytes."""
+    last: float
+    limit: Optional[float] = None
+    """What there is of it, in bytes."""
+
+
+@dataclass(frozen=True)
+class Trends:
+    trends: Optional[Tuple[Trend, ...]] = None
+    clock_steps: Optional[int] = None
+    """How often the wall clock was set, forward or back, by more than half a second while it was watched."""
+    clock_step_s: Optional[float] = None
+    """The largest of those steps."""
+    watched_s: Optional[float] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
 class GpuTest:
     """What one GPU (or the processor, where there is none) did in the compute test."""
 
@@ -1162,6 +1192,7 @@ class NodeFacts:
     fabric: Optional[Fabric] = None
     rates: Optional[Rates] = None
     compute: Optional[Compute] = None
+    trends: Optional[Trends] = None
     reasons: Unread = _unread()
     """Section -> why it is None."""
     left_behind: Strings = ()

@@ -5,9 +5,10 @@ span, by a slope that no single step makes (Theil and Sen: the median of the slo
 when the last part of the span still grows.
 """
 
-from dataclasses import dataclass
 from statistics import median
 from typing import List, Optional, Sequence, Tuple
+
+from ddp_doctor.facts import Trend
 
 Point = Tuple[float, float]
 """(seconds, value)."""
@@ -42,31 +43,26 @@ class History:
         self.__init__()  # type: ignore[misc]
 
 
-@dataclass(frozen=True)
-class Growth:
-    """A steady growth: ``per_s`` in units per second, over ``span_s``, from ``first`` to ``last``."""
-
-    per_s: float
-    span_s: float
-    first: float
-    last: float
-
-    def until(self, limit: float) -> Optional[float]:
-        """Seconds until ``limit`` is reached at this pace; None when it is never."""
-        return max(0.0, (limit - self.last) / self.per_s) if self.per_s > 0 else None
-
-
-def growth(points: Sequence[Point], min_span_s: float, min_rise: float) -> Optional[Growth]:
-    """The growth in ``points``, or None: too short, too little (below ``min_rise``), or not in every part of the span."""
-    if len(points) < MIN_POINTS or points[-1][0] - points[0][0] < min_span_s:
+def summary(quantity: str, subject: str, points: Sequence[Point], limit: Optional[float] = None) -> Optional[Trend]:
+    """The trend of some points; None where they are too few to tell one."""
+    if len(points) < MIN_POINTS or points[-1][0] <= points[0][0]:
         return None
-    levels = _levels(points)
-    steps = [after - before for before, after in zip(levels, levels[1:])]
-    rise = levels[-1] - levels[0]
-    per_s = slope(points)
-    if min(steps) <= 0 or rise < min_rise or min(steps) < rise / len(steps) / 4 or per_s <= 0:
+    span_s = points[-1][0] - points[0][0]
+    return Trend(quantity, subject, len(points), span_s, slope(points), tuple(_levels(points)), points[-1][1], limit)
+
+
+def rises_throughout(trend: Trend) -> bool:
+    """Does every part of the span rise, none less than a quarter of the mean?"""
+    steps = [after - before for before, after in zip(trend.levels, trend.levels[1:])]
+    rise = trend.levels[-1] - trend.levels[0]
+    return trend.per_s > 0 and min(steps, default=0.0) > 0 and min(steps) >= rise / len(steps) / 4
+
+
+def seconds_until_full(trend: Trend) -> Optional[float]:
+    """Seconds until the limit is reached at this pace; None where there is none, or it never is."""
+    if trend.limit is None or trend.per_s <= 0:
         return None
-    return Growth(per_s, points[-1][0] - points[0][0], points[0][1], points[-1][1])
+    return max(0.0, (trend.limit - trend.last) / trend.per_s)
 
 
 def _levels(points: Sequence[Point]) -> List[float]:

@@ -4,10 +4,13 @@ import math
 import random
 
 import pytest
-from ddp_doctor.watch.trend import MAX_POINTS, History, growth, slope
+from ddp_doctor.watch.trend import MAX_POINTS, History, rises_throughout, seconds_until_full, slope, summary
 
 GIB = 2**30
-SPAN_S, RISE = 600.0, 0.5 * GIB
+
+
+def trend(value, limit=80 * GIB):
+    return summary("gpu-memory", "GPU 0", series(value), limit)
 
 
 def series(value, count=120, every_s=10.0):
@@ -29,10 +32,10 @@ def noise(seed=1):
     ids=["a line", "a noisy line", "steps without end", "a line with spikes"],
 )
 def test_what_grows_without_end_is_told_with_its_slope(value, per_s):
-    found = growth(series(value), SPAN_S, RISE)
-    assert found is not None
+    found = trend(value)
+    assert rises_throughout(found)
     assert found.per_s == pytest.approx(per_s, rel=0.1)
-    assert found.until(found.last + 100 * per_s) == pytest.approx(100, rel=0.1)
+    assert seconds_until_full(found) == pytest.approx((80 * GIB - found.last) / per_s, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +48,22 @@ def test_what_grows_without_end_is_told_with_its_slope(value, per_s):
         lambda t: 30 * GIB + 10 * GIB * math.sin(t / 90),
         lambda t: 30 * GIB if t > 600 else 10 * GIB,
         lambda t: 60 * GIB - t * GIB / 300,
-        lambda t: 10 * GIB + t * 1000,
     ],
-    ids=["level", "noise", "a warm-up that ends", "a caching allocator", "swings", "one step", "falls", "too little"],
+    ids=["level", "noise", "a warm-up that ends", "a caching allocator", "swings", "one step", "falls"],
 )
 def test_what_only_rises_swings_or_stands_is_not(value):
-    assert growth(series(value), SPAN_S, RISE) is None
+    assert not rises_throughout(trend(value))
 
 
-@pytest.mark.parametrize(("count", "every_s"), [(5, 600.0), (50, 1.0), (1, 1.0), (0, 1.0)])
-def test_a_short_look_tells_nothing(count, every_s):
-    assert growth(series(lambda t: t * GIB, count, every_s), SPAN_S, RISE) is None
+@pytest.mark.parametrize(("count", "every_s"), [(5, 600.0), (1, 1.0), (0, 1.0), (50, 0.0)])
+def test_a_few_points_are_no_trend(count, every_s):
+    assert summary("gpu-memory", "GPU 0", series(lambda t: t * GIB, count, every_s)) is None
+
+
+def test_what_falls_or_has_no_limit_is_never_full():
+    assert seconds_until_full(trend(lambda t: 60 * GIB - t * GIB / 300)) is None
+    assert seconds_until_full(trend(lambda t: t * GIB, limit=None)) is None
+    assert seconds_until_full(trend(lambda t: t * GIB, limit=GIB)) == 0.0
 
 
 def test_a_slope_is_in_units_per_second_and_minds_no_outlier():
