@@ -3,7 +3,7 @@
 A driver or pynvml that is too old for a call gives a reason, never an exception other than NVML's own.
 """
 
-from ctypes import byref
+from ctypes import addressof, byref, string_at
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ddp_doctor.collect.pci import address
@@ -213,7 +213,8 @@ CONFIGURATIONS = {
 def fabric(nvml: Any, gpu: Any) -> Plain:
     """Plain ``GpuFabric`` data. Raises NVML's error where the GPU has no fabric (not supported: before Hopper)."""
     info = _fabric_info(nvml, gpu)
-    uuid = bytes(info.clusterUuid)
+    # the bytes themselves: pynvml before 13 takes them for text, which ends at the first zero
+    uuid = string_at(addressof(info) + type(info).clusterUuid.offset, 16)
     plain: Plain = {
         "state": STATES[info.state] if info.state < len(STATES) else f"state {info.state}",
         "cluster_uuid": _uuid(uuid) if any(uuid) else "",
