@@ -3,8 +3,7 @@
 A driver or pynvml that is too old for a call gives a reason, never an exception other than NVML's own.
 """
 
-from ctypes import addressof, byref, string_at
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ddp_doctor.collect.pci import address
 from ddp_doctor.facts import GpuFabric, NvLink, Reason
@@ -213,8 +212,7 @@ CONFIGURATIONS = {
 def fabric(nvml: Any, gpu: Any) -> Plain:
     """Plain ``GpuFabric`` data. Raises NVML's error where the GPU has no fabric (not supported: before Hopper)."""
     info = _fabric_info(nvml, gpu)
-    # the bytes themselves: pynvml before 13 takes them for text, which ends at the first zero
-    uuid = string_at(addressof(info) + type(info).clusterUuid.offset, 16)
+    uuid = bytes(info.clusterUuid)
     plain: Plain = {
         "state": STATES[info.state] if info.state < len(STATES) else f"state {info.state}",
         "cluster_uuid": _uuid(uuid) if any(uuid) else "",
@@ -274,20 +272,36 @@ def fabric_of_words(words: Dict[str, str]) -> Plain:
 
 def _fabric_info(nvml: Any, gpu: Any) -> Any:
     """The newest form of the answer that pynvml and the driver both have."""
-    for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
+    import ctypes
+
+    for call, form, version in _fabric_forms():
+        info = form(version=version) if version else form()
         try:
-            info = getattr(nvml, name)()
-            nvml.nvmlDeviceGetGpuFabricInfoV(gpu, byref(info))
+            getattr(nvml, call)(gpu, ctypes.byref(info))
         except AttributeError:
-            continue
+            if not version:
+                raise
         except nvml.NVMLError as error:
-            if error.value not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH, INVALID_ARGUMENT):
+            if not version or error.value not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH, INVALID_ARGUMENT):
                 raise
         else:
             return info
-    info = nvml.c_nvmlGpuFabricInfo_t()
-    nvml.nvmlDeviceGetGpuFabricInfo(gpu, byref(info))
-    return info
+
+
+def _fabric_forms() -> Iterator[Tuple[str, Any, int]]:
+    """(call, structure, its version) from the newest to the first: nvmlGpuFabricInfo_v3_t, _v2_t and _t as in nvml.h.
+
+    Those of pynvml before 13 are not used: their cluster id is 80 bytes long instead of 16.
+    """
+    import ctypes as c
+
+    version = [("version", c.c_uint)]
+    first = [("clusterUuid", c.c_ubyte * 16), ("status", c.c_uint), ("cliqueId", c.c_uint32), ("state", c.c_ubyte)]
+    second = [*version, *first, ("healthMask", c.c_uint32)]
+    third = [*second, ("healthSummary", c.c_ubyte)]
+    for call, layout, number in (("V", third, 3), ("V", second, 2), ("", first, 0)):
+        form = type("Fabric", (c.Structure,), {"_fields_": layout})
+        yield f"nvmlDeviceGetGpuFabricInfo{call}", form, number and (number << 24 | c.sizeof(form))
 
 
 def _uuid(raw: bytes) -> str:

@@ -1,6 +1,5 @@
 """NVLinks, fabric and peers: real pynvml over the fake driver library, and nvidia-smi's words."""
 
-import ctypes
 from types import SimpleNamespace
 
 import pynvml
@@ -135,20 +134,16 @@ def test_a_gpu_of_a_rack(fake_nvml):
     assert (fabric.cluster_uuid, fabric.clique_id) == ("11111111-1111-1111-1111-111111111111", 7)
 
 
-def test_a_pynvml_that_takes_the_uuid_for_text(fake_nvml, monkeypatch):
-    class Old(ctypes.Structure):
-        _fields_ = (
-            ("version", ctypes.c_uint),
-            ("clusterUuid", ctypes.c_char * 16),
-            ("status", ctypes.c_uint),
-            ("cliqueId", ctypes.c_uint32),
-            ("state", ctypes.c_ubyte),
-            ("healthMask", ctypes.c_uint32),
-        )
+def test_a_pynvml_that_knows_the_first_call_alone(fake_nvml, monkeypatch):
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetGpuFabricInfoV")
+    fabric = told(fake_nvml, {FABRIC: f"3 0 7 {HEALTHY_MASK} 1 17"})[0].fabric
+    assert (fabric.state, fabric.clique_id, fabric.health) == ("completed", 7, None)
 
-    monkeypatch.setattr(pynvml, "c_nvmlGpuFabricInfo_v3_t", lambda: Old(version=0x2000024))
-    fabric = told(fake_nvml, {FABRIC: f"3 0 7 {HEALTHY_MASK} 1 255"})[0].fabric
-    assert fabric.cluster_uuid == "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+def test_a_pynvml_that_knows_no_fabric(fake_nvml, monkeypatch):
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetGpuFabricInfoV")
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetGpuFabricInfo")
+    assert told(fake_nvml)[0].unread["fabric"].kind == "unreadable"
 
 
 def test_before_hopper_there_is_no_fabric(fake_nvml):
