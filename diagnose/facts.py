@@ -739,6 +739,10 @@ class Gid:
     netdev: Optional[str] = None
 
 
+PKEY_ROWS = 16
+"""An adapter is asked for each row of its partition table anew, and a subnet manager fills them from the first on."""
+
+
 @dataclass(frozen=True)
 class RdmaPort:
     port: int
@@ -757,8 +761,8 @@ class RdmaPort:
     lid: Optional[int] = None
     sm_lid: Optional[int] = None
     pkeys: Optional[Strings] = None
-    """Partition keys by row of the table: "0xffff" (full member of the default partition), "0x7fff" (limited), "0x0000" (no
-    key); without the empty rows at its end, and of InfiniBand ports alone."""
+    """Partition keys by row, of the first PKEY_ROWS rows: "0xffff" (full member of the default partition), "0x7fff"
+    (limited), "0x0000" (no key); without the empty rows at the end, and of InfiniBand ports alone."""
     traffic_class: Optional[int] = None
     """Forced RoCE traffic class (/sys/class/infiniband/*/tc/*/traffic_class); -1 where none is forced."""
     flow: Optional[Dict[str, str]] = None

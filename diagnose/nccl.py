@@ -314,6 +314,11 @@ def node_of(rdma: Rdma, device: RdmaDevice) -> Optional[bool]:
     return next((None if None in (n.readable, n.writable) else bool(n.readable and n.writable) for n in nodes), False)
 
 
+def opens(rdma: Rdma, device: RdmaDevice) -> Optional[bool]:
+    """Can NCCL open the device? What libibverbs said counts, else what may be told of its /dev/infiniband/uverbsN."""
+    return node_of(rdma, device) if device.verbs is None else device.verbs == "opens"
+
+
 # --------------------------------------------------------------------------- GIDs of RoCE ports
 
 GID_WALK_SINCE: Version = (2, 21)
@@ -436,7 +441,9 @@ def _own_network(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Ver
     if rdma is None or rdma.devices is None:
         return Carrier("unknown", "the RDMA devices could not be read")
     ports = hca_ports(rdma.devices, env, version)
-    open_to_us = [port for port in ports if port.active and node_of(rdma, port.device) is not False]
+    if rdma.verbs_library == "" and any(port.active for port in ports):
+        return Carrier("sockets", "libibverbs.so.1 is not on the library path")
+    open_to_us = [port for port in ports if port.active and opens(rdma, port.device) is not False]
     if open_to_us:
         return Carrier("rdma", "", tuple(open_to_us))
     if any(port.active is None for port in ports):

@@ -8,7 +8,7 @@ from ddp_doctor.ask import Ask
 from ddp_doctor.collect import flow, verbs
 from ddp_doctor.collect.cuda import SYSTEM, cached_libraries, parse_library_path
 from ddp_doctor.collect.interfaces import driver_and_pci, numa_of, parse_uevent
-from ddp_doctor.facts import DeviceNode, Gid, Rdma, RdmaDevice, RdmaPort, Reason, Unread
+from ddp_doctor.facts import PKEY_ROWS, DeviceNode, Gid, Rdma, RdmaDevice, RdmaPort, Reason, Unread
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
 
@@ -20,7 +20,6 @@ _EMPTY_GID = re.compile(r"(fe80|0000)(:0000){7}")
 _NOT_COUNTERS = frozenset(("lifespan",))
 """hw_counters/lifespan is a setting: for how many milliseconds counters are cached (Documentation/ABI)."""
 
-_PKEY_ROWS = 16
 _PLUGIN = re.compile(r"libnccl-net[\w.-]*\.so")
 _MODULES = frozenset(
     "ib_core ib_uverbs ib_umad ib_cm ib_ipoib iw_cm rdma_cm rdma_ucm mlx4_core mlx4_ib mlx5_core mlx5_ib hfi1 ib_qib "
@@ -153,14 +152,14 @@ def _port(host: Host, device: str, number: int) -> RdmaPort:
 
 
 def _pkeys(host: Host, path: str, unread: Unread) -> Optional[Tuple[str, ...]]:
-    """Keys by row. An adapter is asked for each row anew, and a subnet manager fills them from the first on: 16 will do."""
+    """Keys by row, without the empty ones at the end."""
     if (optional(lambda: host.read(f"{path}/link_layer").strip(), {}, "") or "InfiniBand") != "InfiniBand":
         unread["pkeys"] = Reason("not-applicable", "partition keys are InfiniBand's")
         return None
     names = optional(lambda: host.list(f"{path}/pkeys"), unread, "pkeys")
     if names is None:
         return None
-    rows = sorted(int(name) for name in names if name.isdigit() and len(name) < 6)[:_PKEY_ROWS]
+    rows = sorted(int(name) for name in names if name.isdigit() and len(name) < 6)[:PKEY_ROWS]
     keys = [optional(lambda r=row: host.read(f"{path}/pkeys/{r}").strip(), unread, "pkeys") for row in rows]  # type: ignore[misc]
     if None in keys:
         return None
