@@ -294,6 +294,51 @@ class NvLinkForm(Row):
     """What looks like a fault and is none."""
 
 
+@dataclass(frozen=True)
+class CounterMeaning(Row):
+    """What a rise of a counter means for a job, and which check judges it."""
+
+    counted_by: str
+    """rdma, ethtool, interface ...: ``facts.Counter.source``."""
+    name: str
+    """As the source calls it, with * and ? as in a shell."""
+    check: str
+    """Name of the check in the area rates; empty: no fault, whatever it counts."""
+    threshold: str
+    """Row of the table of thresholds; empty where no check judges it."""
+    meaning: str
+    """In a sentence."""
+
+
+@dataclass(frozen=True)
+class Xid(Row):
+    """An error number of NVIDIA's GPU driver. Read through ``xids.py``."""
+
+    code: str
+    name: str
+    meaning: str
+    """A sentence."""
+    cause: str
+    """application, driver, hardware, memory, nvlink, recovery, or unused (by GPUs since Ampere)."""
+    action: str
+    """What brings the GPU back; see ``xids.ACTIONS``. by-line: the line says it."""
+    severity: str
+    """note, warning, error, or by-line."""
+
+
+@dataclass(frozen=True)
+class Sxid(Row):
+    """Error numbers of NVIDIA's NVSwitch driver, from ``first`` to ``last``; of several rows the narrowest holds."""
+
+    first: str
+    last: str
+    meaning: str
+    """The part of the switch, and what is wrong there."""
+    fatal: str
+    """yes, no, or by-line: the line's own word, which holds wherever it says one."""
+    action: str
+
+
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 TABLES: Dict[str, Type[Row]] = {
@@ -311,7 +356,10 @@ TABLES: Dict[str, Type[Row]] = {
     "bandwidth": Bandwidth,
     "rules": Rule,
     "thresholds": Threshold,
+    "xids": Xid,
+    "sxids": Sxid,
     "nvlinks": NvLinkForm,
+    "counters": CounterMeaning,
 }
 """Table (file name without .csv) -> what a row of it is."""
 
@@ -370,6 +418,18 @@ def thresholds() -> Tuple[Threshold, ...]:
 
 def nvlinks() -> Tuple[NvLinkForm, ...]:
     return _table("nvlinks", NvLinkForm)
+
+
+def counters() -> Tuple[CounterMeaning, ...]:
+    return _table("counters", CounterMeaning)
+
+
+def xids() -> Tuple[Xid, ...]:
+    return _table("xids", Xid)
+
+
+def sxids() -> Tuple[Sxid, ...]:
+    return _table("sxids", Sxid)
 
 
 def variables() -> Tuple[Setting, ...]:
