@@ -4,7 +4,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ddp_doctor import nccl
 from ddp_doctor.accelerators import answering, label
-from ddp_doctor.facts import Env, Fabric, Gpu, GpuFabric, Gpus
+from ddp_doctor.facts import Env, Fabric, Gpu, GpuFabric, Gpus, Os
 from ddp_doctor.model import Reading, Severity, check, known, why_unknown
 from ddp_doctor.nvlink import product
 from ddp_doctor.units import plural
@@ -124,34 +124,36 @@ def _sentence(ailment: str) -> str:
 
 
 @check(Severity.ERROR)
-def manager_not_running(fabric: Fabric, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
+def manager_not_running(fabric: Fabric, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Reading]:
     """NVSwitches are here and no fabric manager runs.
 
     Why: The fabric manager sets up the switches. Without it CUDA does not start on any GPU behind them: "CUDA error 802: system
         not yet initialized". On GB200 and GB300 it runs on the rack's switches and is not looked for here.
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide
     """
-    if _needs_manager(fabric, gpus) and not _all_registered(gpus):
+    if _needs_manager(fabric, gpus, os) and not _all_registered(gpus):
         yield _manager(known(fabric.manager_running, fabric, "manager_running"), fabric, "CUDA does not start")
 
 
 @check(Severity.WARNING)
-def manager_stopped(fabric: Fabric, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
+def manager_stopped(fabric: Fabric, gpus: Optional[Gpus] = None, os: Optional[Os] = None) -> Iterator[Reading]:
     """The fabric manager no longer runs, though all GPUs have joined the NVLink fabric.
 
     Why: What it has set up goes on working; the next reset of a GPU, restart of the driver or error of an NVLink finds nobody to
         deal with it.
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide
     """
-    if _needs_manager(fabric, gpus) and _all_registered(gpus):
+    if _needs_manager(fabric, gpus, os) and _all_registered(gpus):
         running = known(fabric.manager_running, fabric, "manager_running")
         yield _manager(running, fabric, "nobody looks after the NVSwitches")
 
 
-def _needs_manager(fabric: Fabric, gpus: Optional[Gpus]) -> bool:
-    """Does the fabric manager belong on this host? Its switches are on the bus, or the model says so."""
+def _needs_manager(fabric: Fabric, gpus: Optional[Gpus], os: Optional[Os]) -> bool:
+    """Does the fabric manager belong on this host? Its switches are on the bus, or the model on bare metal says so."""
     if fabric.nvswitches:
         return True
+    if os is None or os.virtualisation != "":  # the provider of a guest may run it outside
+        return False
     models = [product(gpu) for gpu in (answering(gpus) if gpus else ())]
     return len(models) > 1 and all(model is not None and model.manager == "always" for model in models)
 
@@ -173,14 +175,14 @@ def _manager(running: bool, fabric: Fabric, effect: str) -> Reading:
 
 
 @check(Severity.ERROR)
-def manager_version_differs(fabric: Fabric, gpus: Gpus) -> Iterator[Reading]:
+def manager_version_differs(fabric: Fabric, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
     """The fabric manager is of another version than the NVIDIA driver.
 
     Why: It talks to the driver by an interface that changes with every release and refuses to start on any other: the GPUs are
         not set up after the next start. An upgrade of the driver alone is the usual reason.
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide
     """
-    if not _needs_manager(fabric, gpus) or fabric.manager_installed is False:
+    if not _needs_manager(fabric, gpus, os) or fabric.manager_installed is False:
         return
     version = known(fabric.manager_version, fabric, "manager_version")
     driver = gpus.kernel_module or known(gpus.driver, gpus, "driver")
@@ -193,14 +195,14 @@ def manager_version_differs(fabric: Fabric, gpus: Gpus) -> Iterator[Reading]:
 
 
 @check(Severity.ERROR)
-def subnet_manager_not_running(fabric: Fabric, gpus: Gpus) -> Iterator[Reading]:
+def subnet_manager_not_running(fabric: Fabric, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Reading]:
     """The NVLink subnet manager does not run, and GPUs have not joined the fabric.
 
     Why: On boards with B200 and newer the switches are set up by nvlsm, which the fabric manager starts and needs. Without it the
         GPUs stay "in progress" and CUDA does not start.
     See: https://docs.nvidia.com/datacenter/tesla/pdf/fabric-manager-user-guide.pdf
     """
-    if fabric.nvswitches or not _needs_manager(fabric, gpus):
+    if fabric.nvswitches or not _needs_manager(fabric, gpus, os):
         return
     running = known(fabric.subnet_manager_running, fabric, "subnet_manager_running")
     yield Reading(

@@ -1060,8 +1060,9 @@ class Fabric:
     nvswitches: Optional[Strings] = None
     """NVSwitch functions on the PCI bus, by address; a guest or container may have none and still sit on a fabric."""
     manager_running: Optional[bool] = None
-    """nvidia-fabricmanager runs on this host."""
+    """nvidia-fabricmanager runs on this host; None in a container that does not see the host's processes."""
     manager_installed: Optional[bool] = None
+    """Its program or unit file is here (in a container: in the image)."""
     manager_version: Optional[str] = None
     subnet_manager_running: Optional[bool] = None
     """nvlsm, which HGX B200 and newer need beside it."""

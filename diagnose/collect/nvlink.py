@@ -160,7 +160,7 @@ def _field_values(nvml: Any, gpu: Any, keys: Sequence[Any]) -> Dict[Key, int]:
     """Values of the fields that answer, all in one call; {} where the driver or pynvml cannot ask for them so."""
     try:
         answers = nvml.nvmlDeviceGetFieldValues(gpu, list(keys)) if keys else ()
-    except (AttributeError, TypeError):  # pynvml before 11.515 knows no scope
+    except (AttributeError, TypeError):  # a pynvml that knows no scope
         return {}
     except nvml.NVMLError as error:
         if error.value in GONE:

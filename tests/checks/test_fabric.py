@@ -40,6 +40,7 @@ TRAY = Fabric((), False, False, None, False, True, ("/dev/nvidia-caps-imex-chann
 LAPTOP = Fabric(
     (), None, None, None, None, None, (), dict.fromkeys(("manager_running",), Reason("not-applicable", "no"))
 )
+BARE, GUEST = Os(virtualisation=""), Os(virtualisation="google")
 TWO, ONE = Policy(nnodes=2), Policy(nnodes=1)
 
 
@@ -51,9 +52,9 @@ def node(name, *fabrics, **more):
 IDS = sorted(name for name in own_checks().checks if name.startswith("fabric/"))
 
 
-def words(policy=TWO, **facts):
+def words(policy=TWO, os=BARE, **facts):
     """Check -> outcome, of those that failed or broke."""
-    found = {name: outcome(name, policy, **facts) for name in IDS}
+    found = {name: outcome(name, policy, os=os, **facts) for name in IDS}
     return {name: word for name, word in found.items() if "failed" in word or "broken" in word}
 
 
@@ -164,6 +165,12 @@ def test_what_the_health_tells(health, unhealthy, check, says):
 )
 def test_the_fabric_manager(gpus, fabric, failed):
     assert set(words(gpus=gpus, fabric=fabric)) == failed
+
+
+def test_a_guest_whose_fabric_the_provider_keeps():
+    facts = {"gpus": node(B200, *[GOOD] * 8), "fabric": replace(DOWN, nvswitches=())}
+    assert words(os=GUEST, **facts) == {}
+    assert words(os=BARE, **facts) == {"fabric/manager-stopped": "failed"}
 
 
 def test_a_manager_that_nobody_can_see_is_no_fault_and_no_pass():
