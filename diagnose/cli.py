@@ -16,6 +16,9 @@ from ddp_doctor.process import UNSURE
 USAGE = 2
 """Exit status for wrong usage, for input that cannot be used, and for a file that cannot be written."""
 
+DEEP_SAMPLE_S = 5.0
+"""Long enough for the slowest rates that are judged, short enough to wait for."""
+
 _NAGIOS = {"passed": 0, "warning": 1, "error": 2, "unknown": 3}
 
 
@@ -79,7 +82,8 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _asking = _options(
     click.option("--profile", type=click.Choice(["quick", "standard", "deep"]), default="standard", show_default=True,
-                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: the same as standard so far."),
+                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also two readings of all counters, 5 s apart."),
+    click.option("--sample", "sample_s", type=click.FloatRange(0, 3600), metavar="SECONDS", help="Read counters twice, so far apart, and judge what rose (default: 5 with --profile deep, else one reading)."),
     click.option("--python", metavar="PATH", help="Interpreter whose torch is examined (default: $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH if it has torch, else our own)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job."),
     click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This node's rank; 0 is the master."),
@@ -222,6 +226,30 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
     return USAGE if not all(written) else UNSURE if cut_short else 0
 
 
+@cli.command(short_help="Rates and counters over time, and what only shows then.")
+@click.option("--interval", "interval_s", type=click.FloatRange(1.0, 3600.0), default=10.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
+@click.option("--for", "duration", metavar="TIME", help="End after so long: 90s, 15m, 1h, 2d (default: until Ctrl-C).")
+@click.option("--prometheus", metavar="FILE", help="Also write each look to FILE for node_exporter's textfile collector (a name in .prom).")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each look, also on a terminal.")
+@click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job.")
+@_choosing
+def watch(interval_s: float, duration: Optional[str], prometheus: Optional[str], as_json: bool, **options: Any) -> int:
+    """Watch this node while a job runs: rates live, and findings as they arise.
+
+    Prints a table on a terminal and a line of JSON for each look elsewhere. The exit status is 1 when something arose at
+    or above --fail-on, which is a warning here unless it is given.
+    """
+    from ddp_doctor.host import Host
+    from ddp_doctor.watch import command
+
+    with _plain_errors():
+        config = _config(options)
+        chosen, _ = _checks(config)
+        plan = command.plan(interval_s, duration)
+        fail_on = config.fail_on if options["fail_on"] else None
+        return command.run(Host(), chosen, config, plan, command.Where(prometheus, as_json or not sys.stdout.isatty()), fail_on)
+
+
 @cli.command(short_help="Mistakes in files that set variables.")
 @click.option(
     "--nccl", metavar="VERSION", help="NCCL that will read the variables: 2.21.5 (default: that of torch's wheels)."
@@ -344,10 +372,11 @@ def _plain_errors() -> Iterator[None]:
     from ddp_doctor.document import BadDocument
     from ddp_doctor.recording import BadRecording
     from ddp_doctor.registry import UnknownCheck
+    from ddp_doctor.watch import BadTime
 
     try:
         yield
-    except (BadConfig, BadDocument, BadNodes, BadRecording, UnknownCheck) as error:
+    except (BadConfig, BadDocument, BadNodes, BadRecording, BadTime, UnknownCheck) as error:
         raise click.UsageError(_printable(str(error))) from None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -376,7 +405,15 @@ def _ask(options: Any) -> Any:
         ports=tuple(_endpoint(text) for text in options["reach"]),
         python=_python(options["python"]),
         cwd=_cwd(),
+        sample_s=_sample_s(options["sample_s"], options["profile"]),
     )
+
+
+def _sample_s(given: Optional[float], profile: str) -> float:
+    """Seconds between two readings of counters; 0: one reading."""
+    if given is not None and given != given:  # click takes "nan" for a number
+        raise click.UsageError("--sample: not a number of seconds")
+    return given if given is not None else DEEP_SAMPLE_S if profile == "deep" else 0.0
 
 
 def _python(given: Optional[str]) -> Optional[str]:

@@ -174,7 +174,7 @@ def _complete(host: Host, gpu: Gpu, trees: Sequence[Plain], gpus: Sequence[Gpu])
     unread = dict(gpu.unread)
     if node is None:
         unread["numa_node"] = Reason("absent", "the kernel names no NUMA node for this GPU")
-    return replace(gpu, numa_node=node, processes=_named(host, gpu.processes), unread=unread)
+    return replace(gpu, numa_node=node, processes=named(host, gpu.processes), unread=unread)
 
 
 def _same_order(gpus: Sequence[Gpu], trees: Sequence[Plain]) -> bool:
@@ -190,7 +190,7 @@ def _identified(gpu: Gpu, tree: Plain) -> Gpu:
     return replace(gpu, unread={k: v for k, v in gpu.unread.items() if k not in known}, **known)
 
 
-def _named(host: Host, processes: Optional[Tuple[GpuProcess, ...]]) -> Optional[Tuple[GpuProcess, ...]]:
+def named(host: Host, processes: Optional[Tuple[GpuProcess, ...]]) -> Optional[Tuple[GpuProcess, ...]]:
     """Name the processes by /proc/PID/comm, never by their command lines.
 
     The driver tells the machine's pids: in a pid namespace they are nobody's, or somebody else's.
