@@ -262,6 +262,20 @@ def _membership() -> Remedy:
 
 # --------------------------------------------------------------------------- addresses and priorities
 
+
+def gid_interface_down(finding: Verdict) -> Iterator[Remedy]:
+    """Switch it on; or let NCCL take another row."""
+    netdev = plain(finding.measured.split(" ")[0])
+    if netdev:
+        yield Remedy(
+            "Bring the interface up", (command(f"ip link set {netdev} up", who="root", scope="this node until reboot"),)
+        )
+    yield Remedy(
+        "Let NCCL choose another row",
+        (unset("NCCL_IB_GID_INDEX", scope="this job", see=f"{NCCL_ENV}#nccl-ib-gid-index"),),
+    )
+
+
 _SUBNET = "https://docs.kernel.org/networking/ip-sysctl.html"
 
 

@@ -21,7 +21,7 @@ def is_roce(port: nccl.HcaPort) -> bool:
     return port.port.link_layer == "Ethernet"
 
 
-def interface_of(port: nccl.HcaPort, network: Optional[Network]) -> Optional[NetworkInterface]:
-    """The port's network interface."""
+def interface_named(name: Optional[str], network: Optional[Network]) -> Optional[NetworkInterface]:
+    """The network interface of that name: a port's, or that of one of its GIDs, which may be a VLAN over it."""
     found = (network.interfaces if network else None) or ()
-    return next((interface for interface in found if interface.name == port.port.netdev), None)
+    return next((interface for interface in found if interface.name == name), None)

@@ -4,7 +4,7 @@ import re
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from ddp_doctor import nccl, thresholds
-from ddp_doctor.checks.rdma._chosen import chosen, interface_of, is_roce
+from ddp_doctor.checks.rdma._chosen import chosen, interface_named, is_roce
 from ddp_doctor.facts import PKEY_ROWS, Env, Gpus, Interface, Network, Rdma, RdmaPort, Torch
 from ddp_doctor.model import Reading, Severity, check, unknown
 from ddp_doctor.policy import Policy
@@ -121,7 +121,7 @@ def mtu_below_interface(
     See: https://www.ibm.com/docs/en/linux-on-systems?topic=functions-set-mtu
     """
     for port in filter(is_roce, chosen(rdma, env, policy, torch)):
-        interface = interface_of(port, network)
+        interface = interface_named(port.port.netdev, network)
         active, largest = port.port.active_mtu_bytes, port.port.max_mtu_bytes
         if active is None or largest is None:
             yield unknown(port.port, "active_mtu_bytes", port.name)
@@ -241,10 +241,39 @@ def rails_share_subnet(
         https://www.ibm.com/docs/en/linux-on-systems?topic=setup-high-availability
         https://www.github.com/ofiwg/libfabric/wiki/Verbs-Provider-on-Multi%E2%80%90NIC-Systems
     """
-    rails = [interface_of(port, network) for port in chosen(rdma, env, policy, torch) if is_roce(port)]
+    ports = [port for port in chosen(rdma, env, policy, torch) if is_roce(port)]
+    rails = [interface_named(_gid_netdev(port, env, torch), network) for port in ports]
     for subnet, members in _by_subnet([rail for rail in rails if rail is not None]).items():
         if len(members) > 1:
             yield _arp_reading(subnet, members, network)
+
+
+def _gid_netdev(port: nccl.HcaPort, env: Env, torch: Optional[Torch]) -> Optional[str]:
+    """The interface whose address NCCL takes: that of its GID, else the port's."""
+    choice = nccl.gid_choice(port.port, env, nccl.version_of(torch))
+    return (choice.gid.netdev if choice is not None and choice.gid is not None else None) or port.port.netdev
+
+
+@check(Severity.WARNING, several_nodes=True)
+def gid_interface_down(
+    rdma: Rdma, network: Network, env: Env, policy: Policy, torch: Optional[Torch] = None
+) -> Iterator[Reading]:
+    """The interface whose address NCCL will use on a RoCE port is down.
+
+    Why: The port is as active as the card's own interface; its GIDs may belong to a VLAN over it. The row of an interface that
+        is down stays in the table while its address does, and NCCL takes it: connections by it time out.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-gid-index
+    """
+    for port in filter(is_roce, chosen(rdma, env, policy, torch)):
+        interface = interface_named(_gid_netdev(port, env, torch), network)
+        if interface is not None and interface.running is not None:
+            yield Reading(
+                ok=interface.running,
+                subject=port.name,
+                measured=f"{interface.name} is {'up' if interface.running else 'down or has no link'}",
+                expected="up, with a link",
+                message=f"{interface.name}, by whose address NCCL will use {port.name}, is down",
+            )
 
 
 def _by_subnet(rails: List[Interface]) -> Dict[str, Dict[str, Interface]]:

@@ -134,7 +134,9 @@ def _why_down(ports: Sequence[nccl.HcaPort]) -> str:
             f"the network interface{f' {of}' if of and len(ports) == 1 else ''} of the RoCE port is down or has no link"
         )
     if states & {"INIT", "ARMED"}:
-        return "the link is up but no subnet manager has made the port active"
+        reached = any(port.port.sm_lid for port in ports if not port.active)
+        known_manager = "the link is up but the subnet manager has not made the port active"
+        return known_manager if reached else "the link is up but no subnet manager has made the port active"
     if {port.port.phys_state for port in ports} == {"Disabled"}:
         return "the port is switched off"
     return (

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import threading
+from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ddp_doctor.facts import Reason
@@ -20,6 +21,10 @@ from ddp_doctor.unreadable import Unreadable
 LIBRARY = "libibverbs.so.1"
 LIMIT_S = 2.0
 """For all devices together, which are opened at once. Opening one takes milliseconds."""
+ALONE_LIMIT_S = 0.5
+"""For one device, after another has crashed the child that asked for all."""
+_START_S = 0.5
+"""What a child and the loading of the library may take besides."""
 _PORT_ATTR_BYTES = 4096
 """struct ibv_port_attr has some 52 bytes; the first three ints are state, max_mtu and active_mtu in every version."""
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
@@ -35,14 +40,15 @@ def read(host: Host, ports: Mapping[str, Sequence[int]], limit_s: float = LIMIT_
     Raises Unreadable where nothing answers.
     """
     try:
-        return _answer(host.ask("verbs", lambda: ask(ports, limit_s), limit_s + 1.0))
+        return _answer(host.ask("verbs", lambda: _quietly(ports, limit_s), limit_s + _START_S))
     except Unreadable as error:
         if error.reason.kind != "crashed" or len(ports) < 2:
             raise
     found: Answer = {"library": "", "listed": [], "devices": {}}
     for name in ports:
+        alone = partial(_quietly, {name: ports[name]}, ALONE_LIMIT_S)
         try:
-            one = _answer(host.ask(f"verbs {name}", lambda n=name: ask({n: ports[n]}, limit_s), limit_s + 1.0))  # type: ignore[misc]
+            one = _answer(host.ask(f"verbs {name}", alone, ALONE_LIMIT_S + _START_S))
         except Unreadable as error:
             found["devices"][name] = {"kind": error.reason.kind, "text": error.reason.text}
             continue
@@ -57,6 +63,13 @@ def _answer(found: Any) -> Answer:
     if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in shapes):
         raise Unreadable(Reason("unreadable", "verbs: not an answer of libibverbs"))
     return found
+
+
+def _quietly(ports: Mapping[str, Sequence[int]], limit_s: float) -> Answer:
+    """For a child: libibverbs writes its warnings to standard error, which is the user's terminal."""
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    return ask(ports, limit_s)
 
 
 def ask(ports: Mapping[str, Sequence[int]], limit_s: float) -> Answer:

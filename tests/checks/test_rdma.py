@@ -83,6 +83,15 @@ def test_why_a_port_is_down_is_said(port, message, said):
     assert "dnf install" in remedy_text(verdict)
 
 
+def test_a_subnet_manager_that_is_there_is_not_called_missing():
+    port = RdmaPort(1, "INIT", "LinkUp", 200.0, link_layer="InfiniBand", sm_lid=1)
+    (verdict,) = judged(
+        "rdma/port-down", TWO, rdma=rdma(RdmaDevice("mlx5_0", ports=(port,))), env=env(), os=Os(id="centos")
+    )
+    assert verdict.message == "the link is up but the subnet manager has not made the port active"
+    assert "leaves this port out" in remedy_text(verdict)
+
+
 def test_a_roce_port_is_as_down_as_its_interface():
     port = RdmaPort(1, "DOWN", "Disabled", 40.0, link_layer="Ethernet", netdev="ens1np0")
     (verdict,) = judged("rdma/port-down", TWO, rdma=rdma(RdmaDevice("mlx5_0", ports=(port,))), env=env())

@@ -10,6 +10,7 @@ from ddp_doctor.facts import (
     Address,
     DeviceNode,
     Env,
+    Gid,
     Gpu,
     Gpus,
     Interface,
@@ -209,6 +210,30 @@ def test_settings_for_rails_in_one_subnet():
     (verdict,) = judged("rdma/rails-share-subnet", TWO, rdma=Rdma(tuple(RAILS)), env=env(), network=network)
     assert "all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.eth0.rp_filter=2" in remedy_text(verdict)
     assert verdict.measured == "eth0, eth1 in 10.0.0.0/24: eth0 arp_ignore 0, eth0 rp_filter 1"
+
+
+def gid(index, ip, netdev):
+    return Gid(index, f"::ffff:{ip}", "RoCE v2", netdev)
+
+
+def test_rails_are_the_interfaces_of_the_gids_that_nccl_takes():
+    devices = [
+        roce("a", "eth0", gids=(gid(3, "10.9.0.1", "eth0.9"),)),
+        roce("b", "eth1", gids=(gid(3, "10.9.0.2", "eth1.9"),)),
+    ]
+    vlans = (rail("eth0.9", "10.9.0.1", ignore=0), rail("eth1.9", "10.9.0.2", ignore=0))
+    below = (rail("eth0", "10.0.0.1", ignore=0), rail("eth1", "10.0.1.1", ignore=0))
+    network = Network(interfaces=(*below, *vlans), sysctls={})
+    assert failed("rails-share-subnet", devices, network=network) == ["10.9.0.0/24"]
+
+
+@pytest.mark.parametrize(("running", "found"), [(True, "passed"), (False, "failed"), (None, "skipped")])
+def test_the_interface_of_the_gid_must_be_up(running, found):
+    devices = (roce("a", "eth0", gids=(gid(3, "10.9.0.1", "eth0.9"),)),)
+    network = Network(interfaces=(Interface("eth0", running=True), Interface("eth0.9", running=running)))
+    verdicts = judged("rdma/gid-interface-down", TWO, rdma=Rdma(devices), env=env(), network=network)
+    assert {v.outcome.value for v in verdicts} == {found}
+    assert all("ip link set eth0.9 up" in remedy_text(v) for v in verdicts if v.fixes)
 
 
 LOSSLESS, LOSSY = {"trust": "dscp", "pfc": "3"}, {"trust": "pcp", "pfc": ""}
