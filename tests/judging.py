@@ -27,6 +27,12 @@ def outcome(check_id: str, policy: Optional[Policy] = None, **facts: Any) -> str
     return " ".join(sorted({verdict.outcome.value for verdict in judged(check_id, policy, **facts)}))
 
 
+def failures(area: str, **facts: Any) -> List[str]:
+    """Ids of the checks of an area that fail on a node of which only these sections are known."""
+    ids = [id for id in own_checks().checks if id.startswith(area + "/")]
+    return [id for id in ids if any(v.outcome.value == "failed" for v in judged(id, **facts))]
+
+
 def remedy_text(verdict: Verdict) -> str:
     """Everything that a verdict's remedies say, in one text."""
     return "\n".join(line for remedy in verdict.fixes for line in (remedy.title, *map(_line, remedy.steps)))

@@ -4,6 +4,7 @@ Numbers and layouts: include/uapi/linux/ethtool.h and sockios.h. They are called
 """
 
 import array
+import errno
 import fcntl
 import os
 import socket
@@ -21,7 +22,7 @@ MOST = 100_000
 
 
 def statistics(names: Sequence[str]) -> Dict[str, Any]:
-    """Interface -> statistics by name, or the kernel's words where it has none ("Operation not supported")."""
+    """Interface -> statistics by name, none where its driver has none, or the kernel's words ("No such device")."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         return {name: _words_or_statistics(sock, name) for name in names}
 
@@ -30,6 +31,8 @@ def _words_or_statistics(sock: socket.socket, name: str) -> Any:
     try:
         return statistics_of(sock, name)
     except (OSError, struct.error) as error:
+        if isinstance(error, OSError) and error.errno == errno.EOPNOTSUPP:
+            return {}
         return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
 
 

@@ -4,7 +4,8 @@ The first reading goes through the door like anything else; the second, with the
 ("counters-2"), so that a recording holds both and a replay waits for nothing.
 """
 
-import time
+import math
+from time import monotonic, sleep
 from typing import Any, Dict, List, Optional, Tuple
 
 from ddp_doctor.ask import Ask
@@ -55,7 +56,7 @@ def _second(host: Host, ask: Ask, first: Take, sources: Dict[str, Source]) -> Tu
     """The second look and the seconds since the first one began. Raises Unreadable, also for an answer that makes no sense."""
 
     def look() -> Dict[str, Any]:
-        time.sleep(max(0.0, ask.sample_s - (time.monotonic() - first.at_s)))
+        sleep(max(0.0, ask.sample_s - (monotonic() - first.at_s)))
         again = take(host, sources)
         return {
             "interval_s": again.at_s - first.at_s,
@@ -66,15 +67,18 @@ def _second(host: Host, ask: Ask, first: Take, sources: Dict[str, Source]) -> Tu
     answer = host.ask("counters-2", look, ask.sample_s + LOOK_S)
     try:
         return parse_second(answer)
-    except (LookupError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
         raise Unreadable(Reason("unreadable", "counters-2: not two readings")) from None
 
 
 def parse_second(answer: Any) -> Tuple[Take, float]:
-    """A recorded second look. Raises LookupError, TypeError or ValueError."""
+    """A recorded second look. Raises AttributeError, LookupError, TypeError, OverflowError or ValueError."""
     numbers: Numbers = {(str(s), str(w), str(n)): int(v) for s, w, n, v in answer["numbers"][:MOST_COUNTERS]}
     unread: Unread = {str(name): Reason(str(r["kind"]), str(r["text"])) for name, r in answer["unread"].items()}
-    return Take(0.0, numbers, unread), float(answer["interval_s"])
+    interval_s = float(answer["interval_s"])
+    if not math.isfinite(interval_s):
+        raise ValueError("no time")
+    return Take(0.0, numbers, unread), interval_s
 
 
 def _counters(first: Take, second: Optional[Take]) -> Tuple[Counter, ...]:
