@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ddp_doctor import tables
@@ -9,6 +10,7 @@ from ddp_doctor.facts import Env, Fabric, Gpu, Gpus, NvLink, Os, Reason, Variabl
 from ddp_doctor.nvlink import bonds, product
 from judging import judged, outcome, remedy_text
 
+CAPTURES = Path(__file__).parents[3] / "shared/captures/3-nvidia-smi"
 A100, H100, B200, V100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "Tesla V100-SXM2-32GB"
 BRIDGED, BARE, GUEST = "NVIDIA A100 80GB PCIe", Os(virtualisation=""), Os(virtualisation="kvm")
 
@@ -172,6 +174,35 @@ def test_a_slow_link_of_an_unknown_model_is_compared_with_its_siblings():
 def test_totals_of_errors_are_a_note(errors, word):
     (verdict,) = judged("nvlink/link-errors", gpus=node(H100, links(1, errors=errors)))
     assert (verdict.outcome.value, verdict.severity.value) == (word, "note")
+
+
+CAPTURED = [
+    (("gpud/nvidia-smi.nvlink.status.a100",), []),
+    (("azurehpc/bad_nvlink_status.txt", "azurehpc/good_nvlink_status.txt"), ["GPU 6"]),  # GPUs 6 and 7 of one machine
+]
+
+
+def captured(text):
+    """Facts of what ``nvidia-smi nvlink -s`` printed: "all links are inactive" is what it says of twelve that are down."""
+    gpus = {}
+    for line in text.splitlines():
+        head = re.match(r"GPU (\d+): (.+) \(UUID", line)
+        link = re.match(r"\s+Link (\d+): (\d+)", line)
+        if head:
+            gpus[int(head.group(1))] = (head.group(2), [])
+        elif link:
+            list(gpus.values())[-1][1].append(NvLink(int(link.group(1)), True, float(link.group(2)), "switch"))
+    return Gpus(gpus=tuple(Gpu(i, name=name, nvlinks=tuple(up) or links(0, 12)) for i, (name, up) in gpus.items()))
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no shared captures beside the project")
+@pytest.mark.parametrize(("files", "failed"), CAPTURED)
+def test_captured_machines(files, failed):
+    gpus = captured("".join((CAPTURES / file).read_text() for file in files))
+    assert len(gpus.gpus) > 1
+    verdicts = judged("nvlink/links-inactive", gpus=gpus)
+    assert [v.subject for v in verdicts if v.outcome.value == "failed"] == failed
+    assert outcome("nvlink/link-slow", gpus=gpus) == "passed"
 
 
 # --------------------------------------------------------------------------- peers
