@@ -351,6 +351,14 @@ def _rdma(node: Table) -> Iterator[Entry]:
             yield stat(f"/dev/infiniband/uverbs{number}", "char", int(rdma.get("mode", "0666"), 8))
     if hcas and rdma.get("devices", True):
         yield stat("/dev/infiniband/rdma_cm", "char", 0o666)
+        yield "ask verbs", _verbs(hcas)
+        yield "read /etc/libibverbs.d/mlx5.driver", "driver mlx5\n"
+
+
+def _verbs(hcas: List[Table]) -> Table:
+    """What libibverbs says: every device has its provider, and packets as large as the adapter can."""
+    devices = {hca["name"]: {"ports": {"1": [4096, hca.get("rdma_mtu", 4096)]}} for hca in hcas}
+    return {"library": "/usr/lib64/libibverbs.so.1", "listed": sorted(devices), "devices": devices}
 
 
 def _hca(number: int, hca: Table) -> Iterator[Entry]:
@@ -374,13 +382,14 @@ def _hca(number: int, hca: Table) -> Iterator[Entry]:
         "rate": hca.get("rate", "400 Gb/sec (4X NDR)"),
         "link_layer": layer,
         "lid": hex(number + 17) if layer == "InfiniBand" and state == "ACTIVE" else "0xffff",
-        "sm_lid": "0x1" if layer == "InfiniBand" else "0x0",
+        "sm_lid": "0x1" if layer == "InfiniBand" and state == "ACTIVE" else "0x0",
         "counters/symbol_error": 0,
         "counters/link_downed": 0,
         "counters/port_xmit_data": 184467 + number,
         "hw_counters/out_of_sequence": 0,
         "hw_counters/lifespan": 10,
         **dict(_gids(hca, layer, guid)),
+        **({"pkeys/0": "0xffff", "pkeys/1": "0x0000"} if layer == "InfiniBand" else {}),
     }
     for name, value in device.items():
         yield f"read {folder}/{name}", f"{value}\n"
