@@ -1,7 +1,7 @@
 """Xid and SXid: what NVIDIA's drivers told the kernel's log of GPUs and NVSwitches since boot."""
 
 import time
-from typing import Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from ddp_doctor import xids
 from ddp_doctor.facts import Gpus, KernelEvent, KernelLog
@@ -19,11 +19,11 @@ def gpu_fault(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = None
     Why: After an uncorrectable memory error, a halted micro-controller, a GPU that fell off the bus, a failed NVLink or a
         system processor (GSP) that does not answer, the next job on the GPU fails or hangs, and takes all other ranks with
         it. It stays so until the GPU is reset. Faults before the driver was last loaded, or before it said that no
-        recovery is needed, are told as notes.
+        recovery is needed (Xid 154, NVML), are told as notes.
     See: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
         https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
     """
-    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: _bad(e, "error") and not _over(e, kernel_log))
+    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: _bad(e, "error") and not _over(e, kernel_log, gpus))
 
 
 @check(Severity.WARNING)
@@ -34,7 +34,7 @@ def gpu_trouble(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = No
         exception, a corrupted stream of commands. Once is bad luck; more than once on the same GPU is a GPU to test.
     See: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
-    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: _bad(e, "warning") and not _over(e, kernel_log))
+    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: _bad(e, "warning") and not _over(e, kernel_log, gpus))
 
 
 @check(Severity.NOTE)
@@ -71,7 +71,7 @@ def earlier_fault(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = 
         fault again should leave the pool.
     See: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
     """
-    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: not _bad(e, "note") and _over(e, kernel_log))
+    yield from _judged(kernel_log, gpus, policy, "xid", lambda e: not _bad(e, "note") and _over(e, kernel_log, gpus))
 
 
 @check(Severity.NOTE)
@@ -88,24 +88,24 @@ def fault_of_another_gpu(kernel_log: KernelLog, policy: Policy, gpus: Gpus) -> I
 
 
 @check(Severity.ERROR)
-def nvswitch_fault(kernel_log: KernelLog, policy: Policy) -> Iterator[Reading]:
+def nvswitch_fault(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
     """An NVSwitch had a fatal fault.
 
     Why: A fatal SXid stops the traffic of a link or of the whole switch: collectives over NVLink hang or fail on all GPUs of
         the node until GPUs and switches are reset together.
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html
     """
-    yield from _judged(kernel_log, None, policy, "sxid", lambda e: _bad(e, "error") and not _over(e, kernel_log))
+    yield from _judged(kernel_log, gpus, policy, "sxid", lambda e: _bad(e, "error") and not _over(e, kernel_log, gpus))
 
 
 @check(Severity.NOTE)
-def nvswitch_note(kernel_log: KernelLog, policy: Policy) -> Iterator[Reading]:
+def nvswitch_note(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
     """An NVSwitch told of errors that are not fatal.
 
     Why: They are corrected, or follow from another fault. Many of them on one link point to its cable or connector.
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html
     """
-    yield from _judged(kernel_log, None, policy, "sxid", lambda e: not _bad(e, "error") or _over(e, kernel_log))
+    yield from _judged(kernel_log, gpus, policy, "sxid", lambda e: not _bad(e, "error") or _over(e, kernel_log, gpus))
 
 
 @check(Severity.ERROR)
@@ -116,11 +116,11 @@ def driver_fault(kernel_log: KernelLog, policy: Policy, gpus: Optional[Gpus] = N
         memory region by the firmware, or met a library of another version.
     See: https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
     """
-    events = [e for e in _of(kernel_log, "nvrm") if _what(e) in _NVRM and not _over(e, kernel_log)]
+    events = [e for e in _of(kernel_log, "nvrm") if _what(e) in _NVRM and not _over(e, kernel_log, gpus)]
     for event in events:
         if not (_foreign(event, gpus, policy) or (_what(event) == "off-bus" and _has_xid_79(event, kernel_log))):
             yield _told(event, kernel_log, gpus, _NVRM[_what(event)])
-    if not events:
+    if not events and _has_gpus(gpus):
         yield Reading(ok=True, measured=f"no fault of NVIDIA's driver {window(kernel_log)}")
 
 
@@ -141,15 +141,20 @@ def _judged(
     events = [e for e in _of(log, kind) if wanted(e) and not _foreign(e, gpus, policy)]
     for event in _one_each(events):
         yield _reading(event, log, gpus)
-    if not events:
+    if not events and _has_gpus(gpus):
         name = "SXid" if kind == "sxid" else "Xid"
         others = any(event.kind == kind for event in known(log.events, log, "events"))
         yield Reading(ok=True, measured=f"no {name}{' of this kind' if others else ''} {window(log)}")
 
 
+def _has_gpus(gpus: Optional[Gpus]) -> bool:
+    """May there be a GPU of NVIDIA's? Without one the log's silence says nothing."""
+    return gpus is None or gpus.gpus is None or bool(gpus.gpus or gpus.on_bus)
+
+
 def _one_each(events: List[KernelEvent]) -> List[KernelEvent]:
     """One event for a code and a device: a driver repeats itself in lines that say more or less."""
-    best = {}
+    best: Dict[Any, KernelEvent] = {}
     for event in events:
         key = (event.code, event.pci, (event.fields or {}).get("action"))
         if key not in best or (event.fields and not best[key].fields):
@@ -181,8 +186,14 @@ def _worth_knowing(event: KernelEvent) -> bool:
     return meaning.severity == "note" and meaning.cause not in ("application", "recovery")
 
 
-def _over(event: KernelEvent, log: KernelLog) -> bool:
-    """Was the driver loaded after it, or did it say later that this GPU needs no recovery?"""
+def _over(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus] = None) -> bool:
+    """Was the driver loaded after it, or does it say since that this GPU needs no recovery?
+
+    NVML's word is the newest there is: drivers since R570 have one.
+    """
+    own = [gpu.recovery_action for gpu in (gpus.gpus or () if gpus else ()) if gpu.pci and gpu.pci == event.pci]
+    if own == ["none"] and event.kind == "xid":
+        return True
     for later in known(log.events, log, "events"):
         loaded = later.kind == "nvrm" and _what(later) == "loaded"
         settled = later.code == 154 and later.pci == event.pci and xids.meaning_of(later).action == "none"
@@ -220,8 +231,9 @@ def _reading(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus]) -> Readin
     meaning = xids.meaning_of(event)
     label = f"{'SXid' if event.kind == 'sxid' else 'Xid'} {event.code}"
     action = (event.fields or {}).get("action")
-    words = f'{meaning.meaning.rstrip(".")}{f": {action}" if action else ""}'
-    return _told(event, log, gpus, f"{words}: {meaning.todo}" if meaning.action != "none" else words, label)
+    words = f"the driver asks for: {action}" if action else meaning.meaning.rstrip(".")
+    words = words[:1].lower() + words[1:] if words[1:2].islower() or words[:2] == "A " else words
+    return _told(event, log, gpus, f"{words} ({meaning.todo})" if meaning.action != "none" else words, label)
 
 
 def _told(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus], words: str, label: str = "") -> Reading:
@@ -233,7 +245,7 @@ def _told(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus], words: str, 
         subject=f"{subject}{code}",
         measured=f"{label or 'a fault'} {times(event)}{when(event, log)}{who}: {event.text[:160]}",
         expected="no such line",
-        message=f"{subject}:{code} {words}" if code else f"{subject}: {words}",
+        message=f"{label} on {subject}: {words}" if label else f"{subject}: {words}",
         source=CATALOG if label.startswith("Xid") else "",
     )
 
@@ -243,10 +255,14 @@ def times(event: KernelEvent) -> str:
 
 
 def when(event: KernelEvent, log: KernelLog) -> str:
-    """", 3 h before this look (12:03 UTC on 2026-11-30)"; nothing where the line has no time."""
+    """ ", 3 h before this look (12:03 UTC on 2026-11-30)"; nothing where the line has no time."""
     if event.last_at is None:
         return ""
-    ago = f", {seconds(log.until - event.last_at)} before the log's end" if log.until and log.until >= event.last_at else ""
+    ago = (
+        f", {seconds(log.until - event.last_at)} before the log's end"
+        if log.until and log.until >= event.last_at
+        else ""
+    )
     return f" (last {_clock(event.last_at)}{ago})"
 
 

@@ -87,7 +87,9 @@ def _sxid(event: KernelEvent) -> Meaning:
     rows = [row for row in tables.sxids() if int(row.first) <= code <= int(row.last)]
     said = (event.fields or {}).get("severity", "").lower().replace("-", "")
     if not rows:
-        return Meaning(False, "not in our table of SXids", "nvswitch", "check-nvlink", "error" if said == "fatal" else "note")
+        return Meaning(
+            False, "not in our table of SXids", "nvswitch", "check-nvlink", "error" if said == "fatal" else "note"
+        )
     row = min(rows, key=lambda row: int(row.last) - int(row.first))
     fatal = said == "fatal" if said else row.fatal == "yes"
     meaning = f"NVSwitch: {row.meaning}."

@@ -16,7 +16,7 @@ def gpu_fault(finding: Verdict, kernel_log: KernelLog, os: Optional[Os] = None, 
               launch: Optional[Launch] = None) -> Iterator[Remedy]:  # fmt: skip
     event = _event(finding, kernel_log)
     action = xids.meaning_of(event).action if event else "reset-gpu"
-    yield Remedy(_TITLES.get(action, _TITLES["contact-support"]), (*_away(launch), *_steps(action, finding, os)))
+    yield _remedy(action, finding, os, launch)
 
 
 def gpu_trouble(finding: Verdict) -> Iterator[Remedy]:
@@ -33,7 +33,10 @@ def program_error(finding: Verdict) -> Iterator[Remedy]:
     yield Remedy(
         "Look for the fault in the program",
         (
-            say("Run it with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which kernel does it.", see=DEBUG),
+            say(
+                "Run it with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which kernel does it.",
+                see=DEBUG,
+            ),
             say("If programs that run elsewhere fail on this GPU alone, have it tested (dcgmi diag -r 3)."),
         ),
     )
@@ -55,7 +58,8 @@ def nvswitch_fault(finding: Verdict, kernel_log: KernelLog, os: Optional[Os] = N
                    launch: Optional[Launch] = None) -> Iterator[Remedy]:  # fmt: skip
     event = _event(finding, kernel_log)
     action = xids.meaning_of(event).action if event else "reset-fabric"
-    yield Remedy(_TITLES.get(action, _TITLES["reset-fabric"]), (*_away(launch), *_steps(action, finding, os)))
+    action = "reset-fabric" if action == "reset-gpu" else action  # what hangs on a switch is reset with it
+    yield _remedy(action, finding, os, launch)
 
 
 def nvswitch_note() -> Iterator[Remedy]:
@@ -70,7 +74,7 @@ def driver_fault(finding: Verdict, os: Optional[Os] = None, launch: Optional[Lau
         )
         return
     action = "reset-gpu" if "reset" in finding.message else "reboot"
-    yield Remedy(_TITLES[action], (*_away(launch), *_steps(action, finding, os)))
+    yield _remedy(action, finding, os, launch)
 
 
 _TITLES = {
@@ -88,22 +92,40 @@ _TITLES = {
 }
 
 
+def _remedy(action: str, finding: Verdict, os: Optional[Os], launch: Optional[Launch]) -> Remedy:
+    """The way out that an action of the tables asks for, as far as it can be gone from here."""
+    if os is not None and os.container:
+        text = f"A container can reset nothing. To be done on the node: {xids.ACTIONS.get(action, action)}."
+        return Remedy("Tell who runs the node, and ask for another one", (say(text, who="cluster admin"),))
+    return Remedy(_TITLES.get(action, _TITLES["contact-support"]), (*_away(launch), *_steps(action, finding, os)))
+
+
 def _away(launch: Optional[Launch]) -> Tuple[Step, ...]:
     if is_slurm(launch):
         text = 'scontrol update NodeName="$(hostname -s)" State=DRAIN Reason="GPU fault"'
-        return (command(text, who="cluster admin", scope="this node", undo='scontrol update NodeName="$(hostname -s)" State=RESUME'),)
+        return (
+            command(
+                text,
+                who="cluster admin",
+                scope="this node",
+                undo='scontrol update NodeName="$(hostname -s)" State=RESUME',
+            ),
+        )
     return ()  # fmt: skip
 
 
 def _steps(action: str, finding: Verdict, os: Optional[Os]) -> Tuple[Step, ...]:
-    inside = os is not None and bool(os.container)
-    if inside:
-        return (say("A container can reset nothing: tell who runs the node; meanwhile ask for another one.", who="cluster admin"),)
     if action in ("reset-gpu", "drain-and-reset"):
         return (_reset(finding), _if_not())
     if action in ("check-nvlink", "reset-fabric"):
         return (
-            command("nvidia-smi --gpu-reset", who="root", scope="this node", risk="ends everything that runs on its GPUs", see=DEBUG),
+            command(
+                "nvidia-smi --gpu-reset",
+                who="root",
+                scope="this node",
+                risk="ends everything that runs on its GPUs",
+                see=DEBUG,
+            ),
             command("nvidia-smi nvlink --status", who="user"),
             _if_not(),
         )
@@ -112,7 +134,11 @@ def _steps(action: str, finding: Verdict, os: Optional[Os]) -> Tuple[Step, ...]:
     if action == "reboot":
         return (
             command("reboot", who="root", scope="this node", risk="ends everything on the node"),
-            say("If the GPU is lost again, power the node off and on; then have it reseated or replaced.", who="vendor", see=DEBUG),
+            say(
+                "If the GPU is lost again, power the node off and on; then have it reseated or replaced.",
+                who="vendor",
+                see=DEBUG,
+            ),
         )
     return (
         command("nvidia-bug-report.sh", who="root", scope="this node"),
@@ -122,7 +148,9 @@ def _steps(action: str, finding: Verdict, os: Optional[Os]) -> Tuple[Step, ...]:
 
 def _reset(finding: Verdict) -> Step:
     which = _which(finding, " -i ")
-    return command(f"nvidia-smi --gpu-reset{which}", who="root", scope="this node", risk="ends what runs on this GPU", see=DEBUG)
+    return command(
+        f"nvidia-smi --gpu-reset{which}", who="root", scope="this node", risk="ends what runs on this GPU", see=DEBUG
+    )
 
 
 def _if_not() -> Step:

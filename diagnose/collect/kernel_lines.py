@@ -212,7 +212,7 @@ PATTERNS: Tuple[Tuple[str, str, "re.Pattern[str]"], ...] = (
     ("io-error", "", _p(rf"(?:blk_update_request: |end_request: |print_req_error: )?(?:critical (?:medium|target) error|I/O error), dev {_DISK},")),
     ("io-error", "", _p(rf"Buffer I/O error on dev(?:ice)? {_DISK}, logical block")),
     ("io-error", "timeout", _p(r"nvme (?P<device>nvme\d+): I/O (?:tag )?\d+ .{0,80}timeout")),
-    ("io-error", "gone", _p(rf"nvme (?P<device>nvme\d+): (?:controller is down; will reset|Device not ready|Removing after probe failure|Disabling device after reset failure)")),
+    ("io-error", "gone", _p(r"nvme (?P<device>nvme\d+): (?:controller is down; will reset|Device not ready|Removing after probe failure|Disabling device after reset failure)")),
     ("io-error", "raid", _p(rf"md/raid\S*:\s?.{{0,40}}?Disk failure on {_DISK}")),
     ("segfault", "", _p(r"(?:(?P<process>[^\[\]]{1,64})\[(?P<pid>\d+)\]: )?segfault at \w+ ip \w+ sp \w+ error \w+ in (?P<library>[\w.+-]{1,100})")),
     ("panic", "panic", _p(r"Kernel [Pp]anic - not syncing: (?P<what>.{1,120})")),

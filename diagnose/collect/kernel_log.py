@@ -109,7 +109,12 @@ def _telling(event: KernelEvent) -> Tuple[Optional[str], ...]:
     """What else makes two events unlike: two processes that were killed are two."""
     fields = event.fields or {}
     process = event.process if event.kind in ("hung-task", "segfault") else None
-    return (str(event.pid) if event.kind == "oom" else process, fields.get("what"), fields.get("severity"), fields.get("action"))
+    return (
+        str(event.pid) if event.kind == "oom" else process,
+        fields.get("what"),
+        fields.get("severity"),
+        fields.get("action"),
+    )
 
 
 def _boot(host: Host) -> Optional[float]:
@@ -214,12 +219,25 @@ def _kept(line: bytes) -> str:
 
 def _stamp(line: bytes) -> str:
     """A line's beginning, where its time stands: what the first and the last say is nobody's business."""
-    return line.split(b";")[0].decode("utf-8", "backslashreplace")[:80] + ";" if b";" in line[:80] else _kept(line)[:120]
+    return (
+        line.split(b";")[0].decode("utf-8", "backslashreplace")[:80] + ";" if b";" in line[:80] else _kept(line)[:120]
+    )
 
 
 def _journal(host: Host) -> Seen:
     """The kernel's own lines of this boot (facility 0: a program's, written into the ring, have another)."""
-    argv = ["journalctl", "-k", "-b", "--no-pager", "-q", "-o", "short-unix", "-n", str(JOURNAL_LINES), "SYSLOG_FACILITY=0"]
+    argv = [
+        "journalctl",
+        "-k",
+        "-b",
+        "--no-pager",
+        "-q",
+        "-o",
+        "short-unix",
+        "-n",
+        str(JOURNAL_LINES),
+        "SYSLOG_FACILITY=0",
+    ]
     ran = host.run("journal-kernel", argv, limit_s=TOOL_LIMIT_S)
     denied = "not seeing messages" in ran.stderr or "ermission" in ran.stderr
     if ran.status or not ran.stdout.strip():
