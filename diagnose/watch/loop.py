@@ -1,5 +1,6 @@
 """The watch itself: look, judge, tell, wait for the next moment."""
 
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from ddp_doctor.watch import BadTime, lines, metrics, prometheus, screen
 from ddp_doctor.watch.findings import Findings, News
 from ddp_doctor.watch.looks import Looks
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+MOST_S = 1e9
+"""Thirty years."""
 Tell = Callable[[NodeFacts, News], None]
 
 
@@ -24,11 +27,10 @@ class Plan:
 
 def duration_s(text: str) -> float:
     """Seconds of "90", "90s", "15m", "1h", "2d" or "1.5h". Raises BadTime."""
-    number = text.rstrip("smindh")
-    unit = text[len(number) :]
-    seconds = float(number) * UNITS[unit] if unit in UNITS and number.replace(".", "", 1).isdigit() else 0.0
-    if not 0 < seconds < 1e9:
-        raise BadTime(f"{text!r}: not a time such as 90s, 15m, 1h or 2d")
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|min|m|h|d)?", text)
+    seconds = float(found.group(1)) * UNITS[found.group(2) or "s"] if found else 0.0
+    if not 0 < seconds < MOST_S:
+        raise BadTime(f"{text[:40]!r}: not a time such as 90s, 15m, 1h or 2d")
     return seconds
 
 
