@@ -188,7 +188,8 @@ def _started_gpu(nvml: Any, index: int) -> Plain:
 
 
 PEERS_S = 2.0
-"""More time for peer access once all GPUs have answered; it was asked for at the same time, and takes milliseconds."""
+"""More time for peer access once all GPUs have answered; it was asked for at the same time, and takes milliseconds.
+Where a GPU hangs, this hangs as well: it asks all of them."""
 
 
 def _started_peers(nvml: Any, count: int) -> Dict[str, Dict[str, str]]:
@@ -200,9 +201,11 @@ def _started_peers(nvml: Any, count: int) -> Dict[str, Dict[str, str]]:
 
 def _note_peers(gpus: List[Plain], asked: child.Child) -> None:
     """Give each GPU that answered its ``peers``, or the reason why they are not known."""
-    asked.deadline = min(asked.deadline, time.monotonic() + PEERS_S)
+    hangs = any(gpu.get("silent", {}).get("kind") == "timed-out" for gpu in gpus)
+    asked.deadline = min(asked.deadline, time.monotonic() + (0.0 if hangs else PEERS_S))
     for _, outcome in child.finish([asked]):
-        failed = {"kind": outcome.failure or "unreadable", "text": f"peer access: {outcome.text}{_stuck(outcome)}"}
+        words = "no answer" if outcome.failure == "timed-out" else outcome.text or "this GPU could not be asked"
+        failed = {"kind": outcome.failure or "unreadable", "text": f"peer access: {words}{_stuck(outcome)}"}
         for gpu in gpus:
             if "unread" not in gpu:  # a silent one, whose reason is that of every field
                 continue
