@@ -38,7 +38,13 @@ def _switched(a: Gpu, b: Gpu) -> int:
 
 
 def _links_to_switches(gpu: Gpu) -> int:
-    return sum(bool(link.active and link.remote_kind == "switch") for link in gpu.nvlinks or ())
+    """Where the driver does not tell what is at the other end, a GPU that has joined a fabric hangs on its switches."""
+    on_fabric = gpu.fabric is not None and gpu.fabric.state == "completed"
+    kinds = ("switch", "unknown") if on_fabric else ("switch",)
+    return sum(
+        bool(link.active and link.remote_kind in kinds and (link.remote_kind == "switch" or not link.remote_pci))
+        for link in gpu.nvlinks or ()
+    )
 
 
 # --------------------------------------------------------------------------- what a model is meant to have

@@ -204,8 +204,8 @@ def _note_peers(gpus: List[Plain], asked: child.Child) -> None:
     hangs = any(gpu.get("silent", {}).get("kind") == "timed-out" for gpu in gpus)
     asked.deadline = min(asked.deadline, time.monotonic() + (0.0 if hangs else PEERS_S))
     for _, outcome in child.finish([asked]):
-        words = "no answer" if outcome.failure == "timed-out" else outcome.text or "this GPU could not be asked"
-        failed = {"kind": outcome.failure or "unreadable", "text": f"peer access: {words}{_stuck(outcome)}"}
+        said = "no answer" if outcome.failure == "timed-out" else outcome.text or "this GPU could not be asked"
+        failed = {"kind": outcome.failure or "unreadable", "text": f"peer access: {said}{_stuck(outcome)}"}
         for gpu in gpus:
             if "unread" not in gpu:  # a silent one, whose reason is that of every field
                 continue

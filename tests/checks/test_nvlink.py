@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_doctor import tables
-from ddp_doctor.facts import Env, Fabric, Gpu, Gpus, NvLink, Os, Reason, Variable
+from ddp_doctor.facts import Env, Fabric, Gpu, GpuFabric, Gpus, NvLink, Os, Reason, Variable
 from ddp_doctor.nvlink import bonds, product
 from judging import judged, outcome, remedy_text
 
@@ -264,6 +264,12 @@ def test_gpus_unlike_one_another_are_not_compared():
 
 def test_bonds_over_switches_count_the_fewer_links():
     assert bonds(node(H100, links(18), links(17, 18), links(0, 18)).gpus) == {(0, 1): 17}
+
+
+def test_bonds_over_a_fabric_whose_switches_nobody_sees():
+    hidden = node(H100, links(18, to="unknown"), links(18, to="unknown"))
+    assert bonds(hidden.gpus) == {}
+    assert bonds([replace(gpu, fabric=GpuFabric("completed", "success")) for gpu in hidden.gpus]) == {(0, 1): 18}
 
 
 def test_bonds_between_neighbours_are_told_by_either_end():
