@@ -616,8 +616,6 @@ class Interface:
     """Forward error correction in force: rs, baser, off, llrs (ETHTOOL_GFECPARAM); empty: none is reported."""
     module: Optional["Module"] = None
     """The plugged-in transceiver or cable; None with the reason where it is not readable."""
-    flow: Optional[Dict[str, str]] = None
-    """Quality of service as configured: "trust" (pcp or dscp), "pfc" (enabled priorities: "3"), "rx_pause", "tx_pause" ..."""
     unread: Unread = _unread()
 
 

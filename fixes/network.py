@@ -365,6 +365,21 @@ def backlog_too_small(network: Network, policy: Policy, launch: Optional[Launch]
     yield Remedy("Let more connections wait, on the master", (_sysctl("net.core.somaxconn", wanted, now),))
 
 
+def module_too_hot(finding: Verdict) -> Iterator[Remedy]:
+    """Cool it, or exchange it."""
+    text = f"Look at the fans and the air path of {finding.subject}'s port; a module that is hot among cool ones is to be exchanged."
+    yield Remedy("Cool the module", (say(text, who="network admin"),))
+
+
+def fec_differs(finding: Verdict) -> Iterator[Remedy]:
+    """Let both ends agree by themselves."""
+    name = plain(finding.subject) or "INTERFACE"
+    undo = "ethtool --set-fec INTERFACE encoding, with what --show-fec told before"
+    auto = command(f"ethtool --set-fec {name} encoding auto", who="root", scope="this node until reboot", undo=undo,
+                   risk="the link goes down for a moment")  # fmt: skip
+    yield Remedy("Compare both ends, and let them agree", (command(f"ethtool --show-fec {name}"), auto))
+
+
 def _sysctl(name: str, value: int, now: int) -> Step:
     return command(
         f"sysctl -w {name}={value}",

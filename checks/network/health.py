@@ -1,6 +1,6 @@
 """Checks of what wears down a network that works: bonds, flapping links, full tables."""
 
-from typing import Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from ddp_doctor.facts import Interface, Launch, Network, Os
 from ddp_doctor.model import Reading, Severity, check, known, unknown
@@ -152,3 +152,52 @@ def backlog_too_small(network: Network, policy: Policy, launch: Optional[Launch]
         expected="at least the number of ranks",
         message=f"{ranks} ranks will connect at once, and {backlog} may wait",
     )
+
+
+@check(Severity.WARNING)
+def module_too_hot(network: Network) -> Iterator[Reading]:
+    """A transceiver is hotter than its maker allows.
+
+    Why: A hot module loses bits and then its link; many switch off at their alarm temperature. A fan that stands, a blocked
+        air path or a module that dies are the usual causes. The limits are those in the module's own memory.
+    See: https://members.snia.org/document/dl/26418
+    """
+    for interface in known(network.interfaces, network, "interfaces"):
+        module = interface.module
+        if module is None or module.temperature_c is None:
+            continue
+        limit_c = module.temperature_high_warning_c or module.temperature_high_alarm_c
+        if limit_c is None:
+            yield unknown(module, "temperature_high_warning_c", interface.name)
+            continue
+        yield Reading(
+            ok=module.temperature_c < limit_c,
+            subject=interface.name,
+            measured=f"{module.temperature_c:g} C",
+            expected=f"below {limit_c:g} C, as the module itself says",
+            message=f"the {module.kind or 'module'} of {interface.name} is at {module.temperature_c:g} C",
+        )
+
+
+@check(Severity.NOTE)
+def fec_differs(network: Network) -> Iterator[Reading]:
+    """Cards of one speed correct errors in different ways.
+
+    Why: Both ends of a link must use the same forward error correction, and links of one speed in one machine are mostly
+        cabled alike: the odd one was set by hand, or trained with a cable of another kind. Without correction a link of
+        25 Gb/s a lane and more loses bits, which shows as retransmission.
+    See: https://man7.org/linux/man-pages/man8/ethtool.8.html
+    """
+    cards = [i for i in known(network.interfaces, network, "interfaces") if i.running and i.speed_mbit_s and i.fec]
+    alike: Dict[Tuple[Optional[str], Optional[int]], List[Interface]] = {}
+    for card in cards:
+        alike.setdefault((card.driver, card.speed_mbit_s), []).append(card)
+    for (_, speed), group in alike.items():
+        if len(group) > 1:
+            yield Reading(
+                ok=len({card.fec for card in group}) == 1,
+                subject=group[0].name,
+                measured=", ".join(f"{card.name} {'/'.join(card.fec or ())}" for card in group),
+                expected="one kind of correction",
+                message=f"interfaces of {speed} Mb/s use different forward error correction",
+            )

@@ -41,8 +41,8 @@ def statistics_of(sock: socket.socket, name: str) -> Dict[str, int]:
     count = _count(sock, name)
     if not 0 < count <= MOST:
         return {}
-    labels = _ask(sock, name, struct.pack("=III", _GSTRINGS, _STATS_SET, count), count * _NAME_BYTES)[12:]
-    values = _ask(sock, name, struct.pack("=II", _GSTATS, count), count * 8)[8:]
+    labels = ask(sock, name, struct.pack("=III", _GSTRINGS, _STATS_SET, count), count * _NAME_BYTES)[12:]
+    values = ask(sock, name, struct.pack("=II", _GSTATS, count), count * 8)[8:]
     texts = (labels[i * _NAME_BYTES : (i + 1) * _NAME_BYTES].split(b"\0")[0] for i in range(count))
     return {text.decode("ascii", "backslashreplace").strip(): v for text, v in zip(texts, _numbers(values, count))}
 
@@ -53,12 +53,12 @@ def _numbers(values: bytes, count: int) -> Sequence[int]:
 
 def _count(sock: socket.socket, name: str) -> int:
     """ETHTOOL_GSSET_INFO: command, reserved, mask of the sets, and the size of each set that there is."""
-    answer = _ask(sock, name, struct.pack("=IIQ", _GSSET_INFO, 0, 1 << _STATS_SET), 4)
+    answer = ask(sock, name, struct.pack("=IIQ", _GSSET_INFO, 0, 1 << _STATS_SET), 4)
     mask, count = struct.unpack_from("=QI", answer, 8)
     return int(count) if mask else 0
 
 
-def _ask(sock: socket.socket, name: str, request: bytes, room_bytes: int) -> bytes:
+def ask(sock: socket.socket, name: str, request: bytes, room_bytes: int) -> bytes:
     """One ioctl with ``struct ifreq``: the name, and a pointer to the request, behind which the kernel writes its answer."""
     buffer = array.array("B", request + bytes(room_bytes))
     address, _ = buffer.buffer_info()

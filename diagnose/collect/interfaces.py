@@ -1,10 +1,12 @@
 """Interfaces: what /sys/class/net says of each, with the addresses that rtnetlink lists (a part of ``network``)."""
 
+import errno
 import re
-from typing import Any, Dict, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ddp_doctor.collect import netlink
-from ddp_doctor.facts import Address, Interface, Reason, Unread
+from ddp_doctor.collect import link_settings, netlink
+from ddp_doctor.facts import Address, Interface, Module, Reason, Unread
 from ddp_doctor.host import Host, optional
 
 ROOT = "/sys/class/net"
@@ -51,10 +53,10 @@ _GUEST_DRIVERS = frozenset("virtio_net vmxnet3 hv_netvsc netvsc ena gve vif xen_
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-def read_all(host: Host, unread: Unread) -> Optional[Tuple[Interface, ...]]:
+def read_all(host: Host, unread: Unread, modules: bool = False) -> Optional[Tuple[Interface, ...]]:
     """Every interface of this network namespace; None with the reason when they cannot even be listed.
 
-    Rtnetlink has the say: /sys may have been mounted in another namespace (unshare -n) and shows the interfaces of that one.
+    modules: also ask the transceivers. Rtnetlink has the say: /sys may have been mounted in another namespace (unshare -n) and shows the interfaces of that one.
     """
     names = optional(lambda: host.list(ROOT), unread, "interfaces")
     links = optional(lambda: host.ask("links", netlink.links), {}, "links")
@@ -68,7 +70,56 @@ def read_all(host: Host, unread: Unread) -> Optional[Tuple[Interface, ...]]:
     else:
         named = sorted(links, key=lambda name: (names or ()).index(name) if name in (names or ()) else len(links))
         found = [_interface(host, name, links[name], rows, dict(without)) for name in named]
-    return tuple(interface for interface in found if interface)
+    return _with_settings(host, [interface for interface in found if interface], modules)
+
+
+_TOLD_BY_MODULES = ("kind", "vendor", "part", "temperature_c", "temperature_high_alarm_c", "temperature_high_warning_c")
+
+
+def _module(told: Dict[str, Any]) -> Module:
+    missing = Reason("absent", "this module does not tell it")
+    known = {name: told[name] for name in _TOLD_BY_MODULES if name in told}
+    return Module(**known, unread={name: missing for name in _TOLD_BY_MODULES if name not in told})
+
+
+_CARDS = ("physical", "ipoib")
+_SETTINGS = ("ring", "fec", "module")
+
+
+def _with_settings(host: Host, found: List[Interface], modules: bool) -> Tuple[Interface, ...]:
+    """With what the cards among them are set to."""
+    names = [interface.name for interface in found if interface.kind in _CARDS]
+    why: Unread = {}
+    told = (
+        optional(lambda: dict(host.ask("link-settings", lambda: link_settings.read(names, modules))), why, "ring")
+        if names
+        else {}
+    )
+    return tuple(_set(interface, (told or {}).get(interface.name), why.get("ring")) for interface in found)
+
+
+def _set(interface: Interface, told: Optional[Dict[str, Any]], why: Optional[Reason]) -> Interface:
+    unread = dict(interface.unread)
+    if told is None:
+        no_card = Reason("not-applicable", f"of no interest for a {interface.kind}")
+        unread.update(dict.fromkeys(_SETTINGS, why if why and interface.kind in _CARDS else no_card))
+        return replace(interface, unread=unread)
+    known = {name: _setting(name, told.get(name), unread) for name in _SETTINGS}
+    return replace(interface, unread=unread, **known)
+
+
+def _setting(name: str, value: Any, unread: Unread) -> Any:
+    """A value, or None with the reason in ``unread``."""
+    if value is None:
+        unread[name] = Reason("not-asked", "profile quick does not ask transceivers")
+    elif isinstance(value, dict) and "error" in value:
+        kind = "no-rights" if value.get("errno") in (errno.EPERM, errno.EACCES) else "absent"
+        unread[name] = Reason(kind, f"{name}: {value['error']}")
+    elif name == "module":
+        return _module(value)
+    else:
+        return tuple(value) if name == "fec" else value
+    return None
 
 
 def _interface(host: Host, name: str, link: Dict[str, Any], rows: Any, unread: Unread) -> Optional[Interface]:

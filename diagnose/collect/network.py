@@ -32,7 +32,7 @@ def read(host: Host, ask: Ask) -> Network:
     return Network(
         hostname=hostname,
         fqdn=_fqdn(host, ask, own_name, bool(lines), unread),
-        interfaces=interfaces.read_all(host, unread),
+        interfaces=interfaces.read_all(host, unread, modules=ask.active),
         default_route=_default_route(host, unread),
         own_name=own_name,
         hosts_lines=lines,

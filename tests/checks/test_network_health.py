@@ -1,7 +1,7 @@
 """Checks of bonds, flapping links and full tables."""
 
 import pytest
-from ddp_doctor.facts import Interface, Launch, Network, Os
+from ddp_doctor.facts import Interface, Launch, Module, Network, Os
 from ddp_doctor.policy import Policy
 from judging import judged, outcome, remedy_text
 
@@ -101,3 +101,35 @@ def test_the_remedies_are_larger_than_what_is():
     )
     assert "nf_conntrack_max=400" in remedy_text(full)
     assert "somaxconn=8192" in remedy_text(backlog)
+
+
+# --------------------------------------------------------------------------- modules and error correction
+
+
+@pytest.mark.parametrize(
+    ("module", "result"),
+    [
+        (Module("QSFP28", temperature_c=45.0, temperature_high_warning_c=70.0), "passed"),
+        (Module("QSFP28", temperature_c=71.0, temperature_high_warning_c=70.0), "failed"),
+        (Module("OSFP", temperature_c=81.0, temperature_high_alarm_c=80.0), "failed"),
+        (Module("OSFP", temperature_c=81.0), "skipped"),
+        (Module("QSFP28"), "skipped"),
+        (None, "skipped"),
+    ],
+)
+def test_a_module_is_judged_by_its_own_limits(module, result):
+    assert outcome("network/module-too-hot", network=network(member("eth0", module=module))) == result
+
+
+@pytest.mark.parametrize(
+    ("cards", "result"),
+    [
+        ((member("eth0", fec=("rs",)), member("eth1", fec=("rs",))), "passed"),
+        ((member("eth0", fec=("rs",)), member("eth1", fec=("off",))), "failed"),
+        ((member("eth0", fec=("rs",)), member("eth1", speed=25_000, fec=("baser",))), "skipped"),
+        ((member("eth0", fec=("rs",)), member("eth1", running=False, fec=("off",))), "skipped"),
+        ((member("eth0", fec=("rs",)), member("eth1", fec=None)), "skipped"),
+    ],
+)
+def test_error_correction_of_cards_that_are_alike(cards, result):
+    assert outcome("network/fec-differs", network=network(*cards)) == result

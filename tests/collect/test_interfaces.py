@@ -40,7 +40,9 @@ def test_a_fast_physical_port_with_its_addresses():
     assert (port.mtu, port.speed_mbit_s, port.up, port.running) == (9000, 200000, True, True)
     assert [(a.ip, a.prefix) for a in port.addresses] == [("10.0.0.1", 24)]
     assert (port.master, port.lower) == ("", ())
-    assert set(port.unread) == {"bond_mode", "carrier_changes", "rp_filter", "arp_ignore", "arp_announce"}
+    assert set(port.unread) == {
+        "bond_mode", "carrier_changes", "rp_filter", "arp_ignore", "arp_announce", "ring", "fec", "module"
+    }  # fmt: skip
 
 
 def test_members_of_a_bond_and_the_bond_itself():
