@@ -28,7 +28,7 @@ def test_sxid_rows_are_blocks_and_exceptions_inside_them():
 
 
 @pytest.mark.parametrize(
-    "line, severity, action",
+    ("line", "severity", "action"),
     [
         ("NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus.", "error", "reboot"),
         ("NVRM: Xid (PCI:0000:07:00): 31, pid=7, name=python, Ch 1", "note", "restart-job"),
@@ -54,4 +54,5 @@ def test_sxid_rows_are_blocks_and_exceptions_inside_them():
 def test_what_a_line_s_code_means(line, severity, action):
     meaning = xids.meaning_of(event_of(line))
     assert (meaning.severity, meaning.action) == (severity, action)
-    assert meaning.meaning and meaning.todo
+    assert meaning.meaning
+    assert meaning.todo

@@ -3,7 +3,7 @@
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from ddp_doctor import redact
 from ddp_doctor.escape import terminal
@@ -13,7 +13,7 @@ TEXT_LIMIT, LINE_LIMIT = 400, 4096
 """Characters of a line that are kept, and that are looked at."""
 
 NEEDLES = tuple(
-    b"NVRM:|SXid|AER:|PCIe Bus Error|[Hardware Error]|mlx5|NETDEV WATCHDOG|ink is Down|ink down|ost carrier|EDAC|thrott"
+    b"NVRM:|NVRM: Xid|SXid|AER:|PCIe Bus Error|[Hardware Error]|mlx5|NETDEV WATCHDOG|ink is Down|ink down|ost carrier|EDAC|thrott"
     b"|blocked for more than|Killed process|Kill process|oom-kill:|I/O error|I/O tag|I/O Cmd|EXT4-fs|XFS (|emounting "
     b"|not responding|evicted|Disk failure|LOCKUP|soft lockup|detected stall|rcu: INFO|segfault at|Kernel panic|Kernel Panic"
     b"|peermem|kernel BUG|unable to handle kernel|Oops|divide error|NVRM loading|btrfs_|nvme".split(b"|")
@@ -71,7 +71,7 @@ def line_of(raw: str, now: Optional[float] = None) -> Line:
         if tag:
             source, rest = (source if tag.group(2) == "kernel" else tag.group(2)), rest[tag.end() :]
     else:
-        rest = _KERNEL_TAG.sub("", rest, count=1)
+        rest = _KERNEL_TAG.sub("", _CLOCK.sub("", rest, count=1), count=1)
     found = _UPTIME.match(rest)
     if found:
         return Line(source, _KERNEL_TAG.sub("", rest[found.end() :], count=1), float(found.group(1)), at)
@@ -81,6 +81,7 @@ def line_of(raw: str, now: Optional[float] = None) -> Line:
 _FACILITIES = frozenset("kern user mail daemon auth syslog lpr news uucp cron authpriv ftp".split()) | frozenset(
     f"local{n}" for n in range(8)
 )
+_CLOCK = re.compile(r"^\d\d:\d\d:\d\d(?:[.,]\d{1,9})? +", re.ASCII)
 _KERNEL_TAG = re.compile(r"^(?:[\w.-]{1,255} )?kernel: (?:\[\s*\d{1,12}\.\d{1,9}\] )?", re.ASCII)
 
 
@@ -152,7 +153,8 @@ def _p(pattern: str) -> "re.Pattern[str]":
 
 
 _XID = _p(rf"NVRM: Xid \(?(?:PCI:)?{PCI}(?: GPU-I:(?P<instance>\w+))?\)?: (?P<code>\d{{1,6}})\b[,:]?\s*(?P<rest>.*)")
-_XID_BARE = _p(r"NVRM: Xid (?P<code>\d{1,6}): (?P<rest>.*)")
+_XID_BARE = _p(r"NVRM: Xid (?:\(PCI:[^)]{0,40}\): )?(?P<code>\d{1,6})[:,] ?(?P<rest>.*)")
+"""Without an address: cut out, or never written."""
 _SXID = _p(rf"(?P<device>nvidia-nvswitch\d+): SXid \(PCI:{PCI}\): (?P<code>\d{{1,6}}),? ?(?P<rest>.*)")
 _PID = _p(r"pid='?(?P<pid>\d{1,10}|<unknown>|[A-Z]*)'?(?:, name=(?P<process>[^,]{1,64}))?(?:, |$)")
 _ACTION = _p(r"GPU recovery action changed from 0x\w+ \((?P<was>[^)]{1,60})\) to 0x\w+ \((?P<action>[^)]{1,60})\)")
@@ -293,17 +295,27 @@ def _clean(text: str, limit: int) -> str:
 
 
 def fault_lines(data: bytes, limit: int) -> Tuple[List[bytes], int]:
-    """(The last ``limit`` lines of ``data`` that have a needle in them, oldest first; how many others there are).
+    """(The last ``limit`` lines with each needle, in their order; how many further lines have one).
 
     Each needle is sought through the whole of it: that runs at the speed of memory, and no line is made of what has none.
+    The limit is each needle's own, so that a flood of one kind of fault hides no other.
     """
-    starts: Dict[int, int] = {}
+    kept: Dict[int, int] = {}
+    passed: Set[int] = set()
     for needle in NEEDLES:
-        at = data.find(needle)
-        while at >= 0:
-            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-            end = len(data) if end < 0 else end
-            starts[begin] = end
-            at = data.find(needle, end)
-    kept = sorted(starts)[-limit:]
-    return [data[begin : min(starts[begin], begin + LINE_LIMIT)] for begin in kept], len(starts) - len(kept)
+        found = _lines_with(needle, data)
+        kept.update(found[-limit:])
+        passed.update(begin for begin, _end in found[:-limit])
+    lines = [data[begin : min(kept[begin], begin + LINE_LIMIT)] for begin in sorted(kept)]
+    return lines, len(passed - kept.keys())
+
+
+def _lines_with(needle: bytes, data: bytes) -> List[Tuple[int, int]]:
+    """(Begin, end) of each line that the needle stands in."""
+    found, at = [], data.find(needle)
+    while at >= 0:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        found.append((data.rfind(b"\n", 0, at) + 1, end))
+        at = data.find(needle, end)
+    return found

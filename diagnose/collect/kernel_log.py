@@ -19,8 +19,8 @@ from ddp_doctor.unreadable import Unreadable
 
 LIMIT_S = 12.0
 RING_LIMIT_S, TOOL_LIMIT_S = 2.0, 3.0
-LINES_LIMIT, EVENTS_LIMIT = 4000, 300
-"""Lines with a fault that are parsed, the newest; kinds of event that are kept."""
+LINES_LIMIT, EVENTS_LIMIT = 1000, 100
+"""The newest lines with each needle are parsed; of each kind of event the newest are kept, like ones folded."""
 JOURNAL_LINES = 20000
 TAIL_BYTES = 4 * 2**20
 """As much of the end of a log file is read: some 40 000 lines, which take 0.1 s."""
@@ -95,14 +95,17 @@ def _events(lines: Iterable[str], boot: Optional[float], now: float) -> Iterable
 
 
 def fold(events: Iterable[KernelEvent]) -> Tuple[Tuple[KernelEvent, ...], int]:
-    """(Like events made one, in the order of their first; how many were left out beyond EVENTS_LIMIT)."""
+    """(Like events made one, in the order of their first; how many lines are of those beyond EVENTS_LIMIT of a kind)."""
     folded: Dict[Any, KernelEvent] = {}
     for event in events:
         key = (event.kind, event.code, event.pci, event.device, *_telling(event))
         known = folded.get(key)
         folded[key] = event if known is None else replace(known, count=known.count + 1, last_at=event.last_at)
-    kept = list(folded.values())
-    return tuple(kept[-EVENTS_LIMIT:]), sum(event.count for event in kept[:-EVENTS_LIMIT])
+    kept: List[KernelEvent] = []
+    for kind in dict.fromkeys(event.kind for event in folded.values()):
+        kept += [event for event in folded.values() if event.kind == kind][-EVENTS_LIMIT:]
+    left_out = sum(event.count for event in folded.values()) - sum(event.count for event in kept)
+    return tuple(event for event in folded.values() if event in kept), left_out
 
 
 def _telling(event: KernelEvent) -> Tuple[Optional[str], ...]:

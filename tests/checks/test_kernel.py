@@ -23,7 +23,7 @@ def log(*lines):
 
 
 @pytest.mark.parametrize(
-    "lines, failed",
+    ("lines", "failed"),
     [
         ((), None),
         ((CORRECTED,) * 100, None),

@@ -33,7 +33,7 @@ RESET = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
 
 
 @pytest.mark.parametrize(
-    "lines, failed",
+    ("lines", "failed"),
     [
         ((), None),
         ((xid(79, "GPU has fallen off the bus."),), "xid/gpu-fault"),
@@ -68,16 +68,19 @@ def test_a_fault_names_the_gpu_the_time_and_the_way_out():
         "xid/gpu-fault", kernel_log=log(xid(48, "pid=7, name=python, DBE")), gpus=GPUS, launch=Launch(launcher="slurm")
     )
     assert verdict.subject == "GPU 1 (0000:4e:00.0) Xid 48"
-    assert "2001-09-09 01:46 UTC" in verdict.measured and "python (pid 7)" in verdict.measured
+    assert "2001-09-09 01:46 UTC" in verdict.measured
+    assert "python (pid 7)" in verdict.measured
     assert "reset the GPU" in verdict.message
     text = remedy_text(verdict)
-    assert "nvidia-smi --gpu-reset -i 1" in text and "State=DRAIN" in text
+    assert "nvidia-smi --gpu-reset -i 1" in text
+    assert "State=DRAIN" in text
 
 
 def test_a_container_is_told_to_ask():
     (verdict,) = judged("xid/gpu-fault", kernel_log=log(xid(79, "lost")), gpus=GPUS, os=Os(container="docker"))
     text = remedy_text(verdict)
-    assert "container can reset nothing" in text and "\ncommand" not in text
+    assert "container can reset nothing" in text
+    assert "\ncommand" not in text
 
 
 def test_silence_says_since_when():

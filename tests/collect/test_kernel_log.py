@@ -17,7 +17,7 @@ XID = "NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has 
 
 
 @pytest.mark.parametrize(
-    "prefix, at, uptime_s",
+    ("prefix", "at", "uptime_s"),
     [
         ("", None, None),
         ("4,1227,437812449932,c;", None, 437812.449932),
@@ -31,6 +31,7 @@ XID = "NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         ("2025-01-17T17:10:43.5Z host kernel: [  12.5] ", 1737133843.5, 12.5),
         ("host kernel: ", None, None),
         ("kernel: [  12.5] ", None, None),
+        ("19:14:43  ", None, None),
     ],
 )
 def test_what_stands_before_the_kernel_s_words(prefix, at, uptime_s):
@@ -86,7 +87,7 @@ def test_lines_that_tell_of_no_fault(line):
 
 
 @pytest.mark.parametrize(
-    "line, kind, has",
+    ("line", "kind", "has"),
     [
         (
             "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
@@ -133,6 +134,22 @@ def test_what_a_line_tells(line, kind, has):
     assert fault_lines(line.encode(), 9)[0] == [line.encode()]  # the search of bytes lets it through
 
 
+def test_an_xid_whose_address_was_cut_out_keeps_its_number():
+    assert [
+        event_of(line).code for line in ("NVRM: Xid (PCI:...): 145, RLW_RXPIPE Nonfatal", "NVRM: Xid 74: NVLink down")
+    ] == [
+        145,
+        74,
+    ]
+
+
+def test_a_flood_of_one_kind_of_event_hides_no_other():
+    killed = [event_of(f"Out of memory: Killed process {n} (python)") for n in range(2 * kernel_log.EVENTS_LIMIT)]
+    events, left_out = kernel_log.fold([event_of(XID), *killed])
+    assert events[0].code == 79
+    assert (len(events), left_out) == (1 + kernel_log.EVENTS_LIMIT, kernel_log.EVENTS_LIMIT)
+
+
 def test_secrets_and_control_characters_do_not_get_through():
     event = event_of("NVRM: Xid (PCI:0000:07:00): 31, pid=7, name=a\x1b[31m, password=hunter2 " + "x" * 9000)
     assert event.pid == 7
@@ -158,7 +175,7 @@ def captured(pattern):
 
 
 @pytest.mark.parametrize(
-    "pattern, kinds",
+    ("pattern", "kinds"),
     [
         ("redhat-cip.dmesg-hp-server", set()),
         ("gpud/pkg_kmsg.kmsg.1.log", set()),
@@ -202,6 +219,8 @@ def test_bytes_are_searched_for_every_kind_of_line():
 def test_the_last_lines_are_kept_and_the_others_counted():
     data = b"NVRM: a\nnothing\nNVRM: b SXid NVRM:\nNVRM: c"
     assert fault_lines(data, 2) == ([b"NVRM: b SXid NVRM:", b"NVRM: c"], 1)
+    flood = XID.encode() + b"\n" + b"NVRM: nvAssertOkFailedNoLog\n" * 50 + b"mlx5 AER: x\n" * 50
+    assert fault_lines(flood, 5)[0][0] == XID.encode()  # hidden by no other
     assert fault_lines(b"NVRM:" * 10**6, 2)[1] == 0  # one endless line
     assert len(fault_lines(b"NVRM:" * 10**6, 2)[0][0]) == 4096
 
