@@ -79,7 +79,7 @@ _TROUBLE = {
 }
 
 
-@check(Severity.WARNING)
+@check(Severity.WARNING, several_nodes=True)
 def link_flaps(kernel_log: KernelLog) -> Iterator[Reading]:
     """A network link went down again and again.
 
@@ -113,7 +113,7 @@ def memory_corrected(kernel_log: KernelLog) -> Iterator[Reading]:
                        lambda e: f"{e.device or 'memory or processor'}: errors that were corrected")  # fmt: skip
 
 
-@check(Severity.WARNING)
+@check(Severity.WARNING, several_nodes=True)
 def cpu_throttled(kernel_log: KernelLog) -> Iterator[Reading]:
     """The processor was too hot and lowered its clock.
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ddp_doctor import redact
 from ddp_doctor.ask import Ask
-from ddp_doctor.collect.kernel_lines import LINE_LIMIT, fault_lines, fault_of, line_of
+from ddp_doctor.collect.kernel_lines import LINE_LIMIT, Line, fault_lines, fault_of, line_of
 from ddp_doctor.collect.numbers import labelled
 from ddp_doctor.facts import KernelEvent, KernelLog, Reason
 from ddp_doctor.host import Host, optional
@@ -45,7 +45,7 @@ class Seen:
 
 def read(host: Host, ask: Ask) -> KernelLog:
     """The events since boot of the first source that can be read. Unreadable with every source's reason when none can."""
-    now, boot = host.now(), _boot(host)
+    now, boot = host.now("kernel_log"), _boot(host)
     why: List[Reason] = []
     seen = _first(host, ask, why)
     if seen is None:
@@ -76,7 +76,11 @@ def log_of(seen: Seen, boot: Optional[float], now: float) -> KernelLog:
 
 
 def _at(text: str, boot: Optional[float], now: float) -> Optional[float]:
-    line = line_of(text, now)
+    return _time(line_of(text, now), boot)
+
+
+def _time(line: Line, boot: Optional[float]) -> Optional[float]:
+    """Unix time of a line, by its date or by its seconds since boot."""
     if line.at is not None:
         return line.at
     return boot + line.uptime_s if boot is not None and line.uptime_s is not None else None
@@ -89,7 +93,7 @@ def _events(lines: Iterable[str], boot: Optional[float], now: float) -> Iterable
         event = fault_of(line.text) if line.source in ("kernel", "systemd-networkd") else None
         if event is None or (line.source != "kernel" and event.kind != "link"):
             continue
-        at = _at(text, boot, now)
+        at = _time(line, boot)
         if at is None or boot is None or at >= boot - 1.0:
             yield replace(event, first_at=at, last_at=at)
 

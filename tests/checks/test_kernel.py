@@ -7,6 +7,7 @@ from ddp_doctor.collect.kernel_lines import event_of
 from ddp_doctor.collect.kernel_log import fold
 from ddp_doctor.facts import Gpu, Gpus, KernelLog, Rdma, RdmaDevice
 from ddp_doctor.fixes import kernel as fixes
+from ddp_doctor.policy import Policy
 from judging import judged, outcome, own_checks, remedy_text
 
 CHECKS = sorted(check for check in own_checks().checks if check.startswith("kernel/"))
@@ -81,3 +82,11 @@ def test_names_out_of_the_log_are_quoted():
     hostile = replace(verdict, subject="$(reboot) x")
     (remedy,) = fixes.link_flaps(hostile)
     assert remedy.steps[0].text == "ethtool -m '$(reboot)'"
+
+
+def test_a_laptop_s_heat_and_links_are_no_alarm():
+    for check, line in (("kernel/cpu-throttled", HOT), ("kernel/link-flaps", LINK)):
+        (alone,) = judged(check, Policy(nnodes=1), kernel_log=log(*[line] * 20))
+        (unsure,) = judged(check, kernel_log=log(*[line] * 20))
+        (many,) = judged(check, Policy(nnodes=2), kernel_log=log(*[line] * 20))
+        assert (alone.outcome.value, unsure.severity.value, many.severity.value) == ("skipped", "note", "warning")
