@@ -124,9 +124,9 @@ class Host:
         """Addresses of a name by the node's own resolver, in its order. Unreadable "unresolved" with its words."""
         return tuple(self._door("resolve", name, lambda: _ask(f"resolve {name}", lambda: _resolve(name), limit_s)))
 
-    def now(self) -> float:
-        """Unix time in seconds."""
-        return float(self._door("now", "", time.time))
+    def now(self, of: str = "") -> float:
+        """Unix time in seconds. of: the section whose own moment it is; without it that of the facts as a whole."""
+        return float(self._door("now", of, time.time))
 
     def user(self) -> Tuple[int, str]:
         """Effective uid and the user's name (the number as text where it has none)."""

@@ -137,7 +137,8 @@ def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
 def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Iterator[str]:
     """One finding: what, where, measured, expected, why, what to do."""
     verdict = finding.verdict
-    subject = f"{finding.subject}: " if finding.subject else ""
+    told = not finding.subject or verdict.message.startswith(finding.subject)
+    subject = "" if told else f"{finding.subject}: "
     yield from page.labelled(
         f"  {finding.label}", f"{subject}{verdict.message} [{verdict.check}]", _INDENT, finding.label
     )
