@@ -25,16 +25,15 @@ ACTIONS = {
 }
 """Action in the tables -> in words."""
 
-RECOVERY = {
-    "none": "none",
-    "gpu reset required": "reset-gpu",
-    "gpu reset": "reset-gpu",
-    "node reboot required": "reboot",
-    "node reboot": "reboot",
-    "drain p2p": "drain-and-reset",
-    "drain and reset": "drain-and-reset",
-}
-"""The driver's word in Xid 154 -> action (nvml.h, nvmlDeviceGpuRecoveryAction_t)."""
+RECOVERY = (
+    ("none", "none"),
+    ("reboot", "reboot"),
+    ("drain", "drain-and-reset"),
+    ("imex", "contact-support"),
+    ("reset", "reset-gpu"),
+)
+"""A word in what Xid 154 says the driver wants -> action; the first that is in it holds: "Node Reboot Required", "Drain P2P",
+"Drain and Reset", "GPU Reset Required" (nvml.h, nvmlDeviceGpuRecoveryAction_t)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,8 @@ def _xid(event: KernelEvent) -> Meaning:
         return UNKNOWN
     fields, action, severity = event.fields or {}, row.action, row.severity
     if row.cause == "recovery":
-        action = RECOVERY.get(fields.get("action", "").lower(), "contact-support" if "action" in fields else "none")
+        said = fields.get("action", "none").lower()
+        action = next((action for word, action in RECOVERY if word in said), "contact-support")
         severity = "note" if action == "none" else "error"
     elif severity == "by-line":
         fatal = fields.get("severity", "").lower() == "fatal"

@@ -45,6 +45,17 @@ def test_sxid_rows_are_blocks_and_exceptions_inside_them():
             "note",
             "none",
         ),
+        ("NVRM: Xid (PCI:0000:07:00): 154 (", "note", "none"),
+        (
+            "NVRM: Xid (PCI:0000:07:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)",
+            "error",
+            "drain-and-reset",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:07:00): 154, GPU recovery action changed from 0x0 (None) to 0x9 (Something New)",
+            "error",
+            "contact-support",
+        ),
         ("NVRM: Xid (PCI:0000:07:00): 99999, unknown error", "note", "contact-support"),
         ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "error", "reset-gpu"),
         ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress", "note", "none"),
