@@ -406,6 +406,7 @@ def _ask(options: Any) -> Any:
         python=_python(options["python"]),
         cwd=_cwd(),
         sample_s=_sample_s(options["sample_s"], options["profile"]),
+        compute=any(id.startswith("gpu-test") for id in _words(options.get("select") or ())),
     )
 
 

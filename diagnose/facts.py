@@ -1140,6 +1140,8 @@ class GpuTest:
     uuid: Optional[str] = None
     gemm_tflop_s: Optional[Dict[str, float]] = None
     """Type -> 10**12 operations per second: "bfloat16", "float32"."""
+    checksums: Optional[Dict[str, str]] = None
+    """Type -> sum of the result's bits: equal on GPUs of one model with one library."""
     memory_gb_s: Optional[float] = None
     """Device memory, read plus written, in 10**9 bytes per second."""
     to_device_gb_s: Optional[float] = None

@@ -1,0 +1,1 @@
+"""Programs that the examined interpreter runs: standard library and torch alone."""
