@@ -62,7 +62,7 @@ def differs_from_siblings(compute: Compute) -> Iterator[Reading]:
     """
     for group in _models(known(compute.gpus, compute, "gpus")).values():
         for kind in sorted({kind for test in group for kind in test.checksums or {}}):
-            sums = {_label(test): test.checksums[kind] for test in group if kind in (test.checksums or {})}
+            sums = {_label(t): t.checksums[kind] for t in group if t.checksums and kind in t.checksums}
             yield from _agreement(kind, sums)
 
 

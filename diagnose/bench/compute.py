@@ -4,7 +4,8 @@ Python 3.6 and later, standard library and torch alone. Prints one line, MARK an
 device. Options (JSON, first argument): devices, visible (UUIDs for CUDA_VISIBLE_DEVICES), limit_s (the whole test).
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: ignore-errors
+# ruff: noqa: UP031, PERF401  (Python 3.6; plain steps)
 import sys
 
 if __name__ == "__main__" and sys.path and sys.path[0] == "":

@@ -41,7 +41,7 @@ def read(host: Host, ask: Ask) -> Compute:
     # A GPU that takes one process only cannot be copied to from another GPU's process.
     peers = all(gpu.compute_mode in (None, "default") for gpu in free)
     uuids = [str(gpu.uuid) for gpu in free]
-    said = test(host, ask, [f"cuda:{i}" for i in range(len(free))], uuids, peers) if free else []
+    said = measure(host, ask, [f"cuda:{i}" for i in range(len(free))], uuids, peers) if free else []
     tests = [as_test(gpu, answer, free) for gpu, answer in zip(free, said)]
     tests += [left_alone(gpu, why[gpu.index] or "") for gpu in found.gpus if why[gpu.index] is not None]
     return Compute(
@@ -76,7 +76,7 @@ def _is_visible(gpu: Gpu, visible: str) -> bool:
     return any(w == str(gpu.index) or (w.startswith("GPU-") and str(gpu.uuid).startswith(w)) for w in words)
 
 
-def test(host: Host, ask: Ask, devices: List[str], visible: List[str], peers: bool = False) -> List[Dict[str, Any]]:
+def measure(host: Host, ask: Ask, devices: List[str], visible: List[str], peers: bool = False) -> List[Dict[str, Any]]:
     """Run the test: one answer for each device. Unreadable where it did not answer."""
     options = json.dumps({"devices": devices, "visible": visible, "peers": peers, "limit_s": TEST_LIMIT_S})
     python = pythons.find(host, ask)
@@ -106,7 +106,7 @@ def parse_answers(stdout: str) -> List[Dict[str, Any]]:
     return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else []
 
 
-def as_test(gpu: Gpu, said: Dict[str, Any], tested: List[Gpu]) -> GpuTest:
+def as_test(gpu: Gpu, said: Dict[str, Any], gpus: List[Gpu]) -> GpuTest:
     """One device's answer as facts; a number that was not reached has a reason."""
     error = redact.text(str(said["error"])) if said.get("error") else None
     facts: Dict[str, Any] = {name: float(said[name]) for name in NUMBERS if isinstance(said.get(name), (int, float))}
@@ -114,7 +114,7 @@ def as_test(gpu: Gpu, said: Dict[str, Any], tested: List[Gpu]) -> GpuTest:
         if isinstance(said.get(name), dict) and said[name]:
             facts[name] = said[name]
     if "peer_gb_s" in facts:
-        facts["peer_gb_s"] = {_index(name, tested): rate for name, rate in facts["peer_gb_s"].items()}
+        facts["peer_gb_s"] = {_index(name, gpus): rate for name, rate in facts["peer_gb_s"].items()}
     if said.get("wrong") or not error:
         facts["wrong"] = tuple(map(str, said.get("wrong", ())))
     reason = Reason("crashed" if error else "not-applicable", error or "not measured here")
@@ -123,9 +123,9 @@ def as_test(gpu: Gpu, said: Dict[str, Any], tested: List[Gpu]) -> GpuTest:
     return GpuTest(gpu.index, device=device, name=gpu.name, uuid=gpu.uuid, error=error, unread=unread, **facts)
 
 
-def _index(device: str, tested: List[Gpu]) -> str:
+def _index(device: str, gpus: List[Gpu]) -> str:
     """ "cuda:1" is the second of those that were tested."""
-    return str(tested[int(device.split(":")[1])].index)
+    return str(gpus[int(device.split(":")[1])].index)
 
 
 def left_alone(gpu: Gpu, why: str) -> GpuTest:
