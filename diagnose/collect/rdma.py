@@ -13,6 +13,7 @@ from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
 
 ROOT = "/sys/class/infiniband"
+_VERBS = "/sys/class/infiniband_verbs"
 _NODES = "/dev/infiniband"
 _PCI_DEVICES = "/sys/bus/pci/devices"
 _EMPTY_GID = re.compile(r"(fe80|0000)(:0000){7}")
@@ -97,7 +98,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
         pci=pci,
         numa_node=numa_of(host, f"{path}/device", unread),
         virtual_function=_is_virtual_function(host, f"{path}/device", unread),
-        uverbs=_uverbs(host, f"{path}/device", unread),
+        uverbs=_uverbs(host, name, unread),
         unread=unread,
     )
 
@@ -108,11 +109,19 @@ def _is_virtual_function(host: Host, device: str, unread: Unread) -> Optional[bo
     return None if names is None else "physfn" in names
 
 
-def _uverbs(host: Host, device: str, unread: Unread) -> Optional[str]:
-    names = optional(lambda: host.list(f"{device}/infiniband_verbs"), unread, "uverbs")
-    if names == ():
-        unread["uverbs"] = Reason("absent", f"{device}/infiniband_verbs: empty")
-    return names[0] if names else None
+def _uverbs(host: Host, name: str, unread: Unread) -> Optional[str]:
+    """By the device's own folder; software devices (rxe, siw) have none and are named in the class's ``ibdev`` alone."""
+    names = optional(lambda: host.list(f"{ROOT}/{name}/device/infiniband_verbs"), unread, "uverbs")
+    if names:
+        return names[0]
+    listed = optional(lambda: host.list(_VERBS), {}, "uverbs") or ()
+    for node in listed:
+        if optional(lambda n=node: host.read(f"{_VERBS}/{n}/ibdev").strip(), {}, "uverbs") == name:  # type: ignore[misc]
+            unread.pop("uverbs", None)
+            return node
+    if names == () or unread["uverbs"].kind == "absent":
+        unread["uverbs"] = Reason("absent", f"{name}: neither device/infiniband_verbs nor {_VERBS} names its node")
+    return None
 
 
 # --------------------------------------------------------------------------- ports

@@ -110,6 +110,18 @@ def test_a_software_device_has_no_pci_function():
     assert {device.unread[field].kind for field in ("driver", "uverbs", "virtual_function", "numa_node")} == {"absent"}
 
 
+def test_a_software_device_finds_its_node_by_the_class():
+    class_ = "/sys/class/infiniband_verbs"
+    tree = {
+        "/sys/class/infiniband/rxe0/node_type": "1: CA\n",
+        f"{class_}/abi_version": "6\n",
+        f"{class_}/uverbs0/ibdev": "mlx5_0\n",
+        f"{class_}/uverbs1/ibdev": "rxe0\n",
+    }
+    (device,) = read(tree).devices
+    assert (device.uverbs, "uverbs" in device.unread) == ("uverbs1", False)
+
+
 def test_modules_and_device_nodes():
     node = {"kind": "char", "mode": 0o666, "uid": 0, "gid": 0, "size_bytes": 0, "readable": True, "writable": False}
     tree = {
