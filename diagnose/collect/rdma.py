@@ -111,10 +111,12 @@ def _is_virtual_function(host: Host, device: str, unread: Unread) -> Optional[bo
 
 def _uverbs(host: Host, name: str, unread: Unread) -> Optional[str]:
     """By the device's own folder; software devices (rxe, siw) have none and are named in the class's ``ibdev`` alone."""
-    names = optional(lambda: host.list(f"{ROOT}/{name}/device/infiniband_verbs"), unread, "uverbs")
+    names: Optional[Tuple[str, ...]] = optional(
+        lambda: host.list(f"{ROOT}/{name}/device/infiniband_verbs"), unread, "uverbs"
+    )
     if names:
         return names[0]
-    listed = optional(lambda: host.list(_VERBS), {}, "uverbs") or ()
+    listed: Tuple[str, ...] = optional(lambda: host.list(_VERBS), {}, "uverbs") or ()
     for node in listed:
         if optional(lambda n=node: host.read(f"{_VERBS}/{n}/ibdev").strip(), {}, "uverbs") == name:  # type: ignore[misc]
             unread.pop("uverbs", None)

@@ -18,6 +18,7 @@ def devinfo(text: str) -> Dict[str, Any]:
     gids = re.findall(r"GID\[\s*(\d+)\]:\s+(\S+?),? (.+)", text)
     return {
         "name": re.findall(r"hca_id:\s+(\S+)", text),
+        "firmware": "" if fields["fw_ver"] == "0.0.0" else fields["fw_ver"],  # software has none: sysfs is empty
         "ports": int(fields["phys_port_cnt"]),
         **{name: fields[name] for name in ("node_guid", "sys_image_guid", "link_layer")},
         "state": fields["state"].replace("PORT_", ""),
@@ -33,6 +34,7 @@ def shown(facts: Dict[str, Any]) -> Dict[str, Any]:
     (port,) = device["ports"]
     return {
         "name": [device["name"]],
+        "firmware": device["firmware"],
         "ports": len(device["ports"]),
         **{name: device[name] for name in ("node_guid", "sys_image_guid")},
         "link_layer": port["link_layer"],
