@@ -1,13 +1,11 @@
 """The doctor beside a real RDMA stack: soft RoCE (rdma_rxe) in a virtual machine."""
 
-import json
 import re
-import subprocess
-import sys
 from ipaddress import IPv6Address
 from typing import Any, Dict
 
 import pytest
+from running import report
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
@@ -75,12 +73,9 @@ def test_mtu_of_rdma_follows_the_interface(vm):
 
 
 def test_a_bundle_is_judged_elsewhere_as_it_was_there(vm):
-    argv = ["run", "--replay", str(vm.folder / "healthy" / "bundle.tar.gz"), "--profile", "quick", "--json"]
-    argv = [sys.executable, "-m", "ddp_doctor", *argv, "--select", "rdma", "--nnodes", "2"]
-    replayed = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=120)
-    elsewhere = {
-        (v["check"], v["subject"], v["outcome"], v["measured"]) for v in json.loads(replayed.stdout)["verdicts"]
-    }
+    bundle = str(vm.folder / "healthy" / "bundle.tar.gz")
+    replayed = report("--replay", bundle, "--profile", "quick", "--select", "rdma", "--nnodes", "2")["verdicts"]
+    elsewhere = {(v["check"], v["subject"], v["outcome"], v["measured"]) for v in replayed}
     there = {(v["check"], v["subject"], v["outcome"], v["measured"]) for v in vm.verdicts("healthy")}
     assert elsewhere == {verdict for verdict in there if verdict[0].startswith("rdma/")}
 
@@ -116,4 +111,7 @@ def test_two_rails_in_one_subnet(vm):
 
 def test_a_bond_with_a_member_down_and_a_vlan(vm):
     interfaces = {found["name"]: found for found in vm.facts("bond_and_vlan")["network"]["interfaces"]}
-    assert {"bond0", "bond0.7", "member0", "member1"} <= set(interfaces)
+    running = {name: interfaces[name]["running"] for name in ("bond0", "bond0.7", "member0", "member1")}
+    assert running == {"bond0": True, "bond0.7": True, "member0": True, "member1": False}
+    assert (interfaces["bond0"]["kind"], interfaces["bond0"]["lower"]) == ("bond", ["member0", "member1"])
+    assert (interfaces["bond0.7"]["kind"], interfaces["bond0.7"]["lower"]) == ("vlan", ["bond0"])
