@@ -244,6 +244,78 @@ def _errors(kind: str, word: str, before_turing: str) -> Callable[[ElementTree.E
     return read
 
 
+_REASONS = (
+    ("sw_power_cap", "sw_power_cap"),
+    ("sync_boost", "sync_boost"),
+    ("sw_therm", "sw_thermal_slowdown"),
+    ("hw_therm", "hw_thermal_slowdown"),
+    ("hw_power_brak", "hw_power_brake_slowdown"),
+)
+"""Words in the names of the counters, "sw_therm_slowdown" in XML and "SW Thermal Slowdown" in text, and the reason."""
+
+
+def _throttled(card: ElementTree.Element) -> Dict[str, int]:
+    """Microseconds for which clocks were lowered, by reason."""
+    block = card.find("clocks_event_reasons_counters")
+    if block is None:
+        raise _Missing("absent", "no <clocks_event_reasons_counters> in the output of this version")
+    pairs = ((reason, item.text or "") for item in block for word, reason in _REASONS if word in item.tag)
+    found = {reason: int(text.split()[0]) for reason, text in pairs if re.match(r"[0-9]{1,18} us", text.strip())}
+    if not found:
+        raise _Missing("unsupported", "N/A")
+    return found
+
+
+def _sram(kind: str) -> Callable[[ElementTree.Element], int]:
+    """Reader of uncorrectable errors in SRAM, which R535 and later tell by what found them."""
+
+    def read(card: ElementTree.Element) -> int:
+        items = [item for item in _innermost(card, f"ecc_errors/{kind}") if item.tag.startswith("sram_uncorrectable")]
+        texts = [(item.text or "").strip() for item in items]
+        numbers = [int(text) for text in texts if re.fullmatch(r"[0-9]{1,19}", text)]
+        if not numbers:
+            raise _Missing("absent", _value(texts[0]) if texts else "this version does not tell SRAM apart")
+        return sum(numbers)
+
+    return read
+
+
+_ACTIONS = {"reset": "gpu_reset", "reboot": "node_reboot"}
+"""nvidia-smi's word -> that of nvmlDeviceGpuRecoveryAction_t, where they differ."""
+
+
+def _recovery_action(card: ElementTree.Element) -> str:
+    """What must be done; before R570 two answers of yes or no told it."""
+    try:
+        word = re.sub(r"[^a-z0-9]+", "_", _text(card, "gpu_recovery_action").lower())
+        return _ACTIONS.get(word, word)
+    except _Missing as missing:
+        if missing.kind != "absent":
+            raise
+    drain, reset = (
+        _yes(_text(card, f"gpu_reset_status/{name}")) if _is_told(card, f"gpu_reset_status/{name}") else None
+        for name in ("drain_and_reset_recommended", "reset_required")
+    )
+    if drain is None and reset is None:
+        raise _Missing("absent", "no <gpu_recovery_action> in the output of this version")
+    return "gpu_reset" if reset else "drain_and_reset" if drain else "none"
+
+
+def _is_told(card: ElementTree.Element, path: str) -> bool:
+    try:
+        return _text(card, path).lower() in ("yes", "no")
+    except _Missing:
+        return False
+
+
+def _state(text: str) -> int:
+    """ "P0"."""
+    found = re.fullmatch(r"P([0-9]{1,2})", text)
+    if not found:
+        raise ValueError(text)
+    return int(found.group(1))
+
+
 def _processes(card: ElementTree.Element) -> List[Plain]:
     """Process names without their arguments; type is C, G, C+G or M+C (a client of MPS)."""
     block = card.find("processes")
@@ -312,6 +384,25 @@ READINGS: Dict[str, Callable[[ElementTree.Element], Any]] = {
     "pcie_gen_max": _reader(_integer, f"{_LINK}/pcie_gen/max_link_gen"),
     "pcie_width": _reader(_integer, f"{_LINK}/link_widths/current_link_width"),
     "pcie_width_max": _reader(_integer, f"{_LINK}/link_widths/max_link_width"),
+    "temperature_shutdown_c": _reader(_integer, "temperature/gpu_temp_max_threshold"),
+    "temperature_max_c": _reader(_integer, "temperature/gpu_temp_max_gpu_threshold"),
+    "temperature_memory_max_c": _reader(_integer, "temperature/gpu_temp_max_mem_threshold"),
+    "temperature_margin_c": _reader(_integer, "temperature/gpu_temp_tlimit"),
+    "temperature_memory_c": _reader(_integer, "temperature/memory_temp"),
+    "utilisation_percent": _reader(_integer, "utilization/gpu_util"),
+    "performance_state": _reader(_state, "performance_state"),
+    "throttled_us": _throttled,
+    "clock_application_mhz": _reader(_integer, "applications_clocks/graphics_clock"),
+    "clock_application_default_mhz": _reader(_integer, "default_applications_clocks/graphics_clock"),
+    "ecc_sram_uncorrected_volatile": _sram("volatile"),
+    "ecc_sram_uncorrected_aggregate": _sram("aggregate"),
+    "ecc_sram_threshold_exceeded": _reader(_yes, "ecc_errors/aggregate/sram_threshold_exceeded"),
+    "retired_single_bit": _reader(_integer, "retired_pages/multiple_single_bit_retirement/retired_count"),
+    "retired_double_bit": _reader(_integer, "retired_pages/double_bit_retirement/retired_count"),
+    "retired_pending": _reader(_yes, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+    "recovery_action": _recovery_action,
+    "pcie_gen_device_max": _reader(_integer, f"{_LINK}/pcie_gen/max_device_link_gen"),
+    "pcie_replays": _reader(_integer, "pci/replay_counter"),
     "processes": _processes,
     "fabric": _fabric,
     "nvlinks": _untold("single NVLinks"),

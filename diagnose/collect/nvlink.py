@@ -166,14 +166,15 @@ def _field_values(nvml: Any, gpu: Any, keys: Sequence[Any]) -> Dict[Key, int]:
         if error.value in GONE:
             raise
         return {}
-    return {(a.fieldId, getattr(a, "scopeId", 0)): _value(a) for a in answers if a.nvmlReturn == 0}
+    return {(a.fieldId, getattr(a, "scopeId", 0)): field_value(a) for a in answers if a.nvmlReturn == 0}
 
 
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of the union nvmlValue_t by nvmlValueType_t."""
 
 
-def _value(answer: Any) -> int:
+def field_value(answer: Any) -> int:
+    """The number in a nvmlFieldValue_t."""
     return int(getattr(answer.value, _VALUES[answer.valueType] if answer.valueType < len(_VALUES) else "ullVal"))
 
 

@@ -343,6 +343,83 @@ def _processes(nvml: Any, gpu: Any) -> List[Plain]:
     return found
 
 
+RECOVERY_ACTION, MEMORY_TEMPERATURE, RETIRED_SINGLE_BIT, RETIRED_DOUBLE_BIT, RETIRED_PENDING = 230, 82, 29, 30, 31
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, MEMORY_TEMP, RETIRED_SBE, RETIRED_DBE and RETIRED_PENDING of nvml.h."""
+RECOVERY_ACTIONS = (
+    "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot",
+)  # fmt: skip
+"""nvmlDeviceGpuRecoveryAction_t, from 0."""
+THROTTLED_FIELDS = {
+    74: "sw_power_cap",
+    76: "sync_boost",
+    269: "sw_thermal_slowdown",
+    270: "hw_thermal_slowdown",
+    271: "hw_power_brake_slowdown",
+}
+"""NVML_FI_DEV_CLOCKS_EVENT_REASON_*: nanoseconds for which this reason lowered the clocks (nvml.h)."""
+SHUTDOWN_THRESHOLD, MEMORY_MAX_THRESHOLD, GPU_MAX_THRESHOLD = 0, 2, 3
+SRAM = 7
+"""NVML_MEMORY_LOCATION_SRAM"""
+CLOCK_ID_SM = 1
+
+
+def _field(nvml: Any, gpu: Any, field: int) -> int:
+    """One field value. Raises NVML's error for one that the device or the driver does not have."""
+    values = field_values(nvml, gpu, [field])
+    if field not in values:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return values[field]
+
+
+def field_values(nvml: Any, gpu: Any, fields: List[int]) -> Dict[int, int]:
+    """Those of the fields that answer, all in one call. Raises NVML's error where the GPU is gone or the call is not there."""
+    answers = nvml.nvmlDeviceGetFieldValues(gpu, fields)
+    return {answer.fieldId: nvlink.field_value(answer) for answer in answers if answer.nvmlReturn == 0}
+
+
+def _throttled(nvml: Any, gpu: Any) -> Dict[str, int]:
+    """Microseconds for which clocks were lowered, by reason."""
+    values = field_values(nvml, gpu, list(THROTTLED_FIELDS))
+    if not values:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return {THROTTLED_FIELDS[field]: nanoseconds // 1000 for field, nanoseconds in values.items()}
+
+
+def _retired(nvml: Any, gpu: Any) -> Tuple[int, int, bool]:
+    """Retired pages by cause, and whether some wait for the driver to be loaded anew."""
+    values = field_values(nvml, gpu, [RETIRED_SINGLE_BIT, RETIRED_DOUBLE_BIT, RETIRED_PENDING])
+    if RETIRED_SINGLE_BIT not in values or RETIRED_DOUBLE_BIT not in values:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return values[RETIRED_SINGLE_BIT], values[RETIRED_DOUBLE_BIT], bool(values.get(RETIRED_PENDING))
+
+
+def _sram(nvml: Any, gpu: Any, counter: int) -> int:
+    return int(nvml.nvmlDeviceGetMemoryErrorCounter(gpu, UNCORRECTED, counter, SRAM))
+
+
+def _sram_threshold(nvml: Any, gpu: Any) -> bool:
+    """The driver's own judgement of its SRAM errors (R550 and newer)."""
+    import ctypes
+
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    status.version = nvml.nvmlEccSramErrorStatus_v1
+    nvml.nvmlDeviceGetSramEccErrorStatus(gpu, ctypes.byref(status))
+    return bool(status.bThresholdExceeded)
+
+
+def _recovery_action(nvml: Any, gpu: Any) -> str:
+    action = _field(nvml, gpu, RECOVERY_ACTION)
+    return RECOVERY_ACTIONS[action] if 0 <= action < len(RECOVERY_ACTIONS) else f"action {action}"
+
+
+def _performance_state(nvml: Any, gpu: Any) -> int:
+    """0 to 15. Raises LookupError for 32, NVML_PSTATE_UNKNOWN."""
+    state = int(nvml.nvmlDeviceGetPerformanceState(gpu))
+    if state > 15:
+        raise LookupError(f"performance state {state}")
+    return state
+
+
 VITAL = ("name", "uuid", "memory_total_bytes")
 
 ReadingOf = Tuple[Tuple[str, ...], Callable[[Any, Any], Any]]
@@ -377,6 +454,23 @@ READINGS: Tuple[ReadingOf, ...] = (
     (("pcie_gen_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkGeneration(g)),
     (("pcie_width",), lambda n, g: n.nvmlDeviceGetCurrPcieLinkWidth(g)),
     (("pcie_width_max",), lambda n, g: n.nvmlDeviceGetMaxPcieLinkWidth(g)),
+    (("temperature_shutdown_c",), lambda n, g: n.nvmlDeviceGetTemperatureThreshold(g, SHUTDOWN_THRESHOLD)),
+    (("temperature_max_c",), lambda n, g: n.nvmlDeviceGetTemperatureThreshold(g, GPU_MAX_THRESHOLD)),
+    (("temperature_memory_max_c",), lambda n, g: n.nvmlDeviceGetTemperatureThreshold(g, MEMORY_MAX_THRESHOLD)),
+    (("temperature_margin_c",), lambda n, g: n.nvmlDeviceGetMarginTemperature(g)),
+    (("temperature_memory_c",), lambda n, g: _field(n, g, MEMORY_TEMPERATURE)),
+    (("utilisation_percent",), lambda n, g: n.nvmlDeviceGetUtilizationRates(g).gpu),
+    (("performance_state",), _performance_state),
+    (("throttled_us",), _throttled),
+    (("clock_application_mhz",), lambda n, g: n.nvmlDeviceGetApplicationsClock(g, CLOCK_ID_SM)),
+    (("clock_application_default_mhz",), lambda n, g: n.nvmlDeviceGetDefaultApplicationsClock(g, CLOCK_ID_SM)),
+    (("ecc_sram_uncorrected_volatile",), lambda n, g: _sram(n, g, VOLATILE)),
+    (("ecc_sram_uncorrected_aggregate",), lambda n, g: _sram(n, g, AGGREGATE)),
+    (("ecc_sram_threshold_exceeded",), _sram_threshold),
+    (("retired_single_bit", "retired_double_bit", "retired_pending"), _retired),
+    (("recovery_action",), _recovery_action),
+    (("pcie_gen_device_max",), lambda n, g: n.nvmlDeviceGetGpuMaxPcieLinkGeneration(g)),
+    (("pcie_replays",), lambda n, g: n.nvmlDeviceGetPcieReplayCounter(g)),
     (("processes",), _processes),
     (("nvlinks",), nvlink.nvlinks),
     (("fabric",), nvlink.fabric),

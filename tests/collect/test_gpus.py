@@ -76,6 +76,9 @@ def read(host, **ask):
 # --------------------------------------------------------------------------- over the fake driver library
 
 
+NO_PART_OF_AN_A100 = ("temperature_margin_c", "retired_single_bit", "retired_double_bit", "retired_pending", "fabric")
+
+
 def test_a_healthy_node_is_told_in_full(node, fake_nvml):
     fake_nvml.install(fake_nvml.healthy(8))
     found = read(node)
@@ -97,6 +100,12 @@ def test_a_healthy_node_is_told_in_full(node, fake_nvml):
         persistence=True,
         temperature_c=31,
         temperature_slowdown_c=89,
+        temperature_shutdown_c=92,
+        temperature_max_c=85,
+        temperature_memory_c=38,
+        temperature_memory_max_c=95,
+        utilisation_percent=0,
+        performance_state=0,
         power_w=61.25,
         power_limit_w=400.0,
         power_default_limit_w=400.0,
@@ -105,24 +114,33 @@ def test_a_healthy_node_is_told_in_full(node, fake_nvml):
         clock_memory_mhz=1593,
         clock_memory_max_mhz=1593,
         throttle=("gpu_idle",),
+        throttled_us={"sw_power_cap": 0, "sync_boost": 0},
+        clock_application_mhz=1410,
+        clock_application_default_mhz=1275,
         ecc_mode=True,
         ecc_corrected_volatile=0,
         ecc_corrected_aggregate=0,
         ecc_uncorrected_volatile=0,
         ecc_uncorrected_aggregate=0,
+        ecc_sram_uncorrected_volatile=0,
+        ecc_sram_uncorrected_aggregate=0,
+        ecc_sram_threshold_exceeded=False,
+        recovery_action="none",
         remapped_correctable=0,
         remapped_uncorrectable=0,
         remap_pending=False,
         remap_failure=False,
         pcie_gen=4,
         pcie_gen_max=4,
+        pcie_gen_device_max=4,
+        pcie_replays=0,
         pcie_width=16,
         pcie_width_max=16,
         nvlinks=found.gpus[4].nvlinks,  # test_nvlink.py
         peers={str(other): "ok" for other in range(8) if other != 4},
         numa_node=1,
         processes=(),
-        unsupported=("fabric",),
+        unsupported=NO_PART_OF_AN_A100,
     )
     assert set(found.unread) == {"admitted", "admitted_by", "visible_devices"}
 
@@ -168,7 +186,7 @@ def test_what_a_device_does_not_support_and_what_fails_stay_apart(node, fake_nvm
     fake_nvml.install(fake_nvml.healthy(1), odd)
     (gpu,) = read(node).gpus
     assert set(gpu.unsupported) == {
-        "fabric",
+        *NO_PART_OF_AN_A100,
         "serial",
         "memory_total_bytes",
         "memory_used_bytes",
@@ -179,6 +197,31 @@ def test_what_a_device_does_not_support_and_what_fails_stay_apart(node, fake_nvm
     assert gpu.unread["compute_mode"].kind == gpu.unread["uuid"].kind == "unreadable"
     assert gpu.fault is None
     assert gpu.name == "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "value"),
+    [
+        ({"nvmlDeviceGetFieldValues": "230=3"}, "recovery_action", "drain_p2p"),
+        ({"nvmlDeviceGetFieldValues": "230=77"}, "recovery_action", "action 77"),
+        ({"nvmlDeviceGetFieldValues": "29=2 30=61 31=1"}, "retired_double_bit", 61),
+        ({"nvmlDeviceGetFieldValues": "29=2 30=61 31=1"}, "retired_pending", True),
+        ({"nvmlDeviceGetFieldValues": "271=5000"}, "throttled_us", {"hw_power_brake_slowdown": 5}),
+        ({"nvmlDeviceGetSramEccErrorStatus": "1"}, "ecc_sram_threshold_exceeded", True),
+        ({"nvmlDeviceGetMemoryErrorCounter": "2 7"}, "ecc_sram_uncorrected_aggregate", 7),
+        ({"nvmlDeviceGetMarginTemperature": "4"}, "temperature_margin_c", 4),
+        ({"nvmlDeviceGetPerformanceState": "8"}, "performance_state", 8),
+        ({"nvmlDeviceGetPerformanceState": "32"}, "performance_state", None),
+        ({"nvmlDeviceGetFieldValues": "!3"}, "recovery_action", None),
+        ({"nvmlDeviceGetFieldValues": "!999"}, "temperature_memory_c", None),
+    ],
+)
+def test_what_tells_of_ill_health(node, fake_nvml, said, field, value):
+    fake_nvml.install(fake_nvml.healthy(1), said)
+    (gpu,) = read(node).gpus
+    assert getattr(gpu, field) == value
+    assert value is not None or field in {*gpu.unread, *gpu.unsupported}
+    assert gpu.fault is None
 
 
 def test_a_driver_of_2019_lacks_calls_and_crashes_nothing(node, fake_nvml):
@@ -195,7 +238,8 @@ def test_a_driver_of_2019_lacks_calls_and_crashes_nothing(node, fake_nvml):
     assert (gpu.memory_used_bytes, gpu.memory_used_includes_reserve) == (1 << 30, True)
     assert (gpu.mig, gpu.throttle) == ("unsupported", ("gpu_idle",))
     remapped = {"remapped_correctable", "remapped_uncorrectable", "remap_pending", "remap_failure"}
-    assert set(gpu.unread) == remapped | {"processes", "fabric"}
+    newer = {"ecc_sram_threshold_exceeded", "temperature_margin_c", "pcie_gen_device_max"}
+    assert set(gpu.unread) == remapped | newer | {"processes", "fabric"}
     assert gpu.unread["processes"] == Reason("absent", "NVML: Function Not Found")
 
 
@@ -372,6 +416,23 @@ def nvidia_smi_here(monkeypatch, tmp_path, script):
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
 
 
+@pytest.mark.parametrize(
+    ("xml", "action"),
+    [
+        ("<gpu_recovery_action>None</gpu_recovery_action>", "none"),
+        ("<gpu_recovery_action>Reset</gpu_recovery_action>", "gpu_reset"),
+        ("<gpu_recovery_action>Drain and Reset</gpu_recovery_action>", "drain_and_reset"),
+        ("<gpu_recovery_action>Drain P2P</gpu_recovery_action>", "drain_p2p"),
+        ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "gpu_reset"),
+        ("<gpu_reset_status><reset_required>No</reset_required></gpu_reset_status>", "none"),
+        ("<gpu_reset_status><reset_required>No</reset_required>"
+         "<drain_and_reset_recommended>Yes</drain_and_reset_recommended></gpu_reset_status>", "drain_and_reset"),
+    ],
+)  # fmt: skip
+def test_nvidia_smi_s_recovery_action(xml, action):
+    assert nvidia_smi._recovery_action(ElementTree.fromstring(f"<gpu>{xml}</gpu>")) == action
+
+
 @pytest.mark.parametrize(("word", "total"), [("correctable", 5), ("uncorrectable", 9)])
 def test_nvidia_smi_s_errors_are_summed_whatever_they_are_divided_into(word, total):
     counts = {"sram_correctable": 1, "dram_correctable": 4, "sram_uncorrectable_parity": 2, "dram_uncorrectable": 7}
@@ -394,7 +455,8 @@ def test_nvidia_smi_answers_where_nvml_s_library_is_not_found(node, no_library, 
         {"pid": 41, "name": "python", "used_bytes": 100 * MIB, "kind": "compute"}
     ]
     assert good.ecc_corrected_volatile == 12
-    assert set(good.unsupported) == {"serial", "ecc_corrected_aggregate", "ecc_uncorrected_aggregate"}
+    sums = {"ecc_corrected_aggregate", "ecc_uncorrected_aggregate", "ecc_sram_threshold_exceeded"}
+    assert set(good.unsupported) == {"serial", *sums}
     assert good.unread["power_w"] == Reason("unreadable", "nvidia-smi: [Unknown Error]")
     assert good.unread["ecc_mode"] == Reason("unreadable", "nvidia-smi: ERR!")
     assert good.unread["pcie_gen"].kind == "absent"
@@ -474,7 +536,12 @@ def test_every_captured_document_is_understood(path):
         assert gpu.uuid.startswith("GPU-")
         assert gpu.pcie_width_max in (8, 16)
         assert gpu.fault or (gpu.memory_total_bytes > 10 << 30 and gpu.memory_used_includes_reserve is False)
-        assert set(gpu.unread) <= {"compute_capability", "temperature_slowdown_c", "nvlinks", "peers"} or gpu.fault == "GPU is lost"
+        limits = {f"temperature_{name}_c" for name in ("slowdown", "shutdown", "max", "memory_max")}  # or T.Limit
+        assert (
+            set(gpu.unread)
+            <= {"compute_capability", "throttled_us", "nvlinks", "peers", "ecc_sram_threshold_exceeded", *limits}
+            or gpu.fault
+        )
         assert no_silent_gap(gpu)
 
 

@@ -148,7 +148,8 @@ def test_a_pynvml_that_knows_no_fabric(fake_nvml, monkeypatch):
 
 def test_before_hopper_there_is_no_fabric(fake_nvml):
     gpu = told(fake_nvml, {FABRIC: "!3"})[0]
-    assert (gpu.fabric, gpu.unsupported) == (None, ("fabric",))
+    assert gpu.fabric is None
+    assert "fabric" in gpu.unsupported
 
 
 @pytest.mark.parametrize(
@@ -225,5 +226,5 @@ def test_a_question_that_hangs_costs_this_answer_alone(fake_nvml, monkeypatch):
 
 def test_a_value_is_read_by_its_type():
     union = SimpleNamespace(dVal=1.5, uiVal=2, ulVal=3, ullVal=4, sllVal=5, siVal=6, usVal=7)
-    values = [nvlink._value(SimpleNamespace(valueType=kind, value=union)) for kind in (*range(7), 99)]
+    values = [nvlink.field_value(SimpleNamespace(valueType=kind, value=union)) for kind in (*range(7), 99)]
     assert values == [1, 2, 3, 4, 5, 6, 7, 4]

@@ -175,8 +175,35 @@ KEYED_NUMBER(nvmlDeviceGetTemperature)
 KEYED_NUMBER(nvmlDeviceGetTemperatureThreshold)
 KEYED_NUMBER(nvmlDeviceGetClockInfo)
 KEYED_NUMBER(nvmlDeviceGetMaxClockInfo)
+KEYED_NUMBER(nvmlDeviceGetApplicationsClock)
+KEYED_NUMBER(nvmlDeviceGetDefaultApplicationsClock)
+NUMBER(nvmlDeviceGetPerformanceState)
+NUMBER(nvmlDeviceGetPcieReplayCounter)
 PAIR(nvmlDeviceGetCudaComputeCapability)
 PAIR(nvmlDeviceGetEccMode)
+
+int nvmlDeviceGetUtilizationRates(device gpu, unsigned *gpu_and_memory) {
+    unsigned long long both[2] = {0};
+    int code = numbers(gpu->index, __func__, 2, both);
+    if (!code) { gpu_and_memory[0] = (unsigned)both[0]; gpu_and_memory[1] = (unsigned)both[1]; }
+    return code;
+}
+
+/* The description's value is "VOLATILE AGGREGATE" of uncorrected errors in SRAM; other places have none. */
+int nvmlDeviceGetMemoryErrorCounter(device gpu, unsigned kind, unsigned counter, unsigned place, unsigned long long *n) {
+    unsigned long long all[2] = {0};
+    int code = kind == 1 && place == 7 ? numbers(gpu->index, __func__, 2, all) : NOT_SUPPORTED;
+    if (!code) *n = all[counter & 1];
+    return code;
+}
+
+/* The description's value is "POLICY NANOSECONDS". */
+int nvmlDeviceGetViolationStatus(device gpu, unsigned policy, unsigned long long *reference_and_violation) {
+    unsigned long long both[2] = {0};
+    int code = numbers(gpu->index, __func__, 2, both);
+    if (!code) { reference_and_violation[0] = 0; reference_and_violation[1] = both[0] == policy ? both[1] : 0; }
+    return code;
+}
 
 static void pci_info(const char *id, char *info) {
     unsigned domain = 0, bus = 0, slot = 0;
@@ -221,6 +248,27 @@ int nvmlDeviceGetRemappedRows(device gpu, unsigned *a, unsigned *b, unsigned *pe
     unsigned long long all[4] = {0};
     int code = numbers(gpu->index, __func__, 4, all);
     if (!code) { *a = (unsigned)all[0]; *b = (unsigned)all[1]; *pending = (unsigned)all[2]; *failure = (unsigned)all[3]; }
+    return code;
+}
+#endif
+
+#if DRIVER >= 470
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration)
+#endif
+
+#if DRIVER >= 550
+int nvmlDeviceGetSramEccErrorStatus(device gpu, void *status) {
+    struct { unsigned version; unsigned long long counts[11]; unsigned exceeded; } *out = status;
+    return number(gpu->index, __func__, &out->exceeded);
+}
+#endif
+
+#if DRIVER >= 560
+int nvmlDeviceGetMarginTemperature(device gpu, void *margin) {
+    struct { unsigned version; int margin; } *out = margin;
+    unsigned long long degrees = 0;
+    int code = numbers(gpu->index, __func__, 1, &degrees);
+    if (!code) out->margin = (int)degrees;
     return code;
 }
 #endif

@@ -101,6 +101,15 @@ _NODE = {
     "nvmlDeviceGetMaxPcieLinkGeneration": "4",
     "nvmlDeviceGetCurrPcieLinkWidth": "16",
     "nvmlDeviceGetMaxPcieLinkWidth": "16",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": "4",
+    "nvmlDeviceGetPcieReplayCounter": "0",
+    "nvmlDeviceGetApplicationsClock": "1410 1410 1593",
+    "nvmlDeviceGetDefaultApplicationsClock": "1275 1275 1593",
+    "nvmlDeviceGetPerformanceState": "0",
+    "nvmlDeviceGetUtilizationRates": "0 0",
+    "nvmlDeviceGetMemoryErrorCounter": "0 0",
+    "nvmlDeviceGetViolationStatus": "0 0",
+    "nvmlDeviceGetSramEccErrorStatus": "0",
     "nvmlDeviceGetComputeRunningProcesses_v3": "",
     "nvmlDeviceGetGraphicsRunningProcesses_v3": "",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "",
@@ -108,7 +117,7 @@ _NODE = {
     "nvmlDeviceGetNvLinkRemoteDeviceType": " ".join("2" * 12),
     "nvmlDeviceGetNvLinkRemotePciInfo_v2": " ".join(["00000000:C4:00.0", "00000000:C5:00.0"] * 6),
     "nvmlDeviceGetNvLinkErrorCounter": "0 0 0 0",
-    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=25000",
+    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=25000 82=38 230=0 74=0 76=0",
     "nvmlDeviceGetP2PStatus": " ".join("0" * 8),
 }
 _HOPPER = {
@@ -117,7 +126,7 @@ _HOPPER = {
     "nvmlDeviceGetNvLinkState": " ".join("1" * 18),
     "nvmlDeviceGetNvLinkRemoteDeviceType": " ".join("2" * 18),
     "nvmlDeviceGetNvLinkRemotePciInfo_v2": " ".join(["00000000:83:00.0", "00000000:84:00.0"] * 9),
-    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=26562",
+    "nvmlDeviceGetFieldValues": "161=0 162=0 163=0 164=26562 82=38 230=0 74=0 76=0 269=0 270=0 271=0",
     "nvmlDeviceGetGpuFabricInfo": f"3 0 0 {0b10101010} 1 0",
 }
 
