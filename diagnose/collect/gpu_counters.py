@@ -34,13 +34,13 @@ def gpus(host: Host) -> Found:
 
 def talk() -> Dict[str, Any]:
     """GPU -> counts and links, or its fault. Runs in the child of ``host.ask``. Raises Unreadable."""
-    if nvml._library_missing():
+    if nvml.library_missing():
         return {}
     try:
         import pynvml
     except ImportError as error:
         raise Unreadable(Reason("absent", f"pynvml (package nvidia-ml-py): {error}")) from None
-    started = child.call("nvml", lambda: nvml._start(pynvml), nvml.START_S)
+    started = child.call("nvml", lambda: nvml.begin(pynvml), nvml.START_S)
     if started.failure:
         raise Unreadable(Reason(started.failure, f"NVML did not start: {started.text}"))
     return _all(pynvml, int(started.value.get("count", 0)))

@@ -55,14 +55,14 @@ def talk() -> Plain:
 
     Runs in the child of ``host.ask``. Raises Unreadable: absent (no pynvml), timed-out, crashed, no-rights.
     """
-    missing = _library_missing()
+    missing = library_missing()
     if missing:
         return {"error": missing}
     try:
         import pynvml
     except ImportError as error:
         raise Unreadable(Reason("absent", f"pynvml (package nvidia-ml-py): {error}")) from None
-    started = child.call("nvml", lambda: _start(pynvml), START_S)
+    started = child.call("nvml", lambda: begin(pynvml), START_S)
     if started.failure:
         raise Unreadable(Reason(started.failure, f"NVML did not start: {started.text}{_stuck(started)}"))
     answer: Plain = started.value
@@ -73,7 +73,7 @@ def talk() -> Plain:
     return answer
 
 
-def _library_missing() -> Optional[str]:
+def library_missing() -> Optional[str]:
     """NVML's words for a library that cannot be loaded. Asked first: importing pynvml costs 20 ms of CPU."""
     import ctypes
 
@@ -85,7 +85,7 @@ def _library_missing() -> Optional[str]:
     return None
 
 
-def _start(nvml: Any) -> Plain:
+def begin(nvml: Any) -> Plain:
     """Start NVML: its error, or what it says of the driver, with the number of GPUs. Runs in a child of its own."""
     die_with_parent()
     try:

@@ -248,7 +248,7 @@ def test_counters_of_gpus_and_their_links(fake_nvml) -> None:  # type: ignore[no
 
 
 def test_without_a_driver_there_are_no_gpus_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_counters.nvml, "_library_missing", lambda: "NVML Shared Library Not Found")
+    monkeypatch.setattr(gpu_counters.nvml, "library_missing", lambda: "NVML Shared Library Not Found")
     assert gpu_counters.gpus(Host()) == ({}, {})
 
 
