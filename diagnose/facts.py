@@ -1011,12 +1011,17 @@ class PciDevice:
     """gpu, nic (network or RDMA), nvswitch, bridge (root port or PCIe switch port) or other."""
     vendor_device: Optional[str] = None
     """"10de:20b0"."""
+    host_bridge: Optional[str] = None
+    """"pci0000:00": two devices below different ones meet in the processor."""
     parents: Optional[Strings] = None
-    """Bridges from the root port down to the device, without the device."""
+    """Bridges from the root port down to the device, without the device; a virtual machine often shows none."""
+    driver: Optional[str] = None
+    """Bound kernel driver; "" when none is bound."""
     numa_node: Optional[int] = None
     """-1 is written as None with the reason absent."""
     speed_gt_s: Optional[float] = None
-    """GT/s of the link above it; idle GPUs lower it."""
+    """Transfer rate of a lane of its link: of a root port or a switch's downstream port the link below it, else that above.
+    Idle GPUs lower it."""
     speed_max_gt_s: Optional[float] = None
     """The device's own maximum."""
     width: Optional[int] = None
@@ -1026,8 +1031,10 @@ class PciDevice:
     """Of a bridge: its ACS control redirects peer requests to the root complex; None where it is not readable (root alone
     reads the extended configuration space) with the reason, not-applicable where it has no ACS capability."""
     max_read_request_bytes: Optional[int] = None
+    """These three are read of NICs and bridges alone: asking a GPU would wake one that sleeps."""
     max_payload_bytes: Optional[int] = None
     relaxed_ordering: Optional[bool] = None
+    """It may mark its requests so that they overtake others (device control register)."""
     names: Strings = ()
     """RDMA devices and network interfaces of it: "mlx5_0", "ib0"."""
     unread: Unread = _unread()

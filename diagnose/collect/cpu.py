@@ -1,12 +1,12 @@
 """Cpu: what processors the machine has, and how much of them this process may use."""
 
 import re
-from typing import Optional, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect.cgroup import group, values
-from ddp_doctor.collect.numbers import labelled, parse_cpu_list
-from ddp_doctor.facts import UNLIMITED, Cpu, Reason, Unread
+from ddp_doctor.collect.numbers import labelled, parse_cpu_list, read_number
+from ddp_doctor.facts import UNLIMITED, Cpu, MemoryController, Reason, Unread
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
 
@@ -31,6 +31,11 @@ def read(host: Host, ask: Ask) -> Cpu:
         quota=optional(lambda: _quota(host), unread, "quota"),
         numa_nodes=optional(lambda: _count(host, f"{_SYS}/node/has_cpu"), unread, "numa_nodes"),
         governors=optional(lambda: _governors(host), unread, "governors"),
+        allowed_list=optional(lambda: parse_allowed_list(host.read("/proc/self/status")), unread, "allowed_list"),
+        numa_cpus=optional(lambda: _numa_cpus(host), unread, "numa_cpus"),
+        numa_balancing=optional(lambda: read_number(host, "/proc/sys/kernel/numa_balancing"), unread, "numa_balancing"),
+        throttled=optional(lambda: _throttled(host, info or ""), unread, "throttled"),
+        memory_controllers=optional(lambda: _memory_controllers(host), unread, "memory_controllers"),
         load_1min=optional(lambda: parse_load(host.read("/proc/loadavg")), unread, "load_1min"),
         unread=unread,
     )
@@ -82,6 +87,75 @@ def _sys_topology(host: Host) -> Tuple[int, int]:
 def parse_allowed(status: str) -> int:
     """Processors in this process's mask, from /proc/self/status. Raises Unreadable."""
     return parse_cpu_list(labelled(status, "Cpus_allowed_list") or "?", "Cpus_allowed_list")
+
+
+def parse_allowed_list(status: str) -> str:
+    """This process's mask as the kernel writes lists. Raises Unreadable."""
+    parse_allowed(status)
+    return labelled(status, "Cpus_allowed_list") or ""
+
+
+def _numa_cpus(host: Host) -> Dict[str, str]:
+    """NUMA node -> its processors; a GPU's or CXL memory is a node without any."""
+    folder = f"{_SYS}/node"
+    numbers = sorted(int(name[4:]) for name in host.list(folder) if re.fullmatch(r"node\d{1,6}", name, re.ASCII))
+    found = {str(number): host.read(f"{folder}/node{number}/cpulist").strip() for number in numbers}
+    for number, text in found.items():
+        if text:
+            parse_cpu_list(text, f"{folder}/node{number}/cpulist")
+    return found
+
+
+def _throttled(host: Host, cpuinfo: str) -> int:
+    """Events of every core and every package since boot: threads of one core count the same ones, and so does a package.
+
+    Raises Unreadable: absent where the kernel counts none (only its Intel driver does, arch/x86 therm_throt.c).
+    """
+    cores, packages = parse_places(cpuinfo)
+    first = f"{_SYS}/cpu/cpu0/thermal_throttle"
+    if not cores or not host.exists(first):
+        raise Unreadable(Reason("absent", f"{first}: this processor's driver counts no throttling"))
+    paths = [_count_path(n, "core") for n in cores] + [_count_path(n, "package") for n in packages]
+    counts = [optional(lambda path=path: read_number(host, path), {}, "count") for path in paths]  # type: ignore[misc]
+    known = [count for count in counts if count is not None]
+    if not known:
+        return read_number(host, paths[0])
+    return sum(known)
+
+
+def _count_path(number: int, kind: str) -> str:
+    return f"{_SYS}/cpu/cpu{number}/thermal_throttle/{kind}_throttle_count"
+
+
+def parse_places(cpuinfo: str) -> Tuple[List[int], List[int]]:
+    """(a processor of every core, one of every package) by /proc/cpuinfo; empty where it tells no places."""
+    cores: Dict[Tuple[str, str], int] = {}
+    packages: Dict[str, int] = {}
+    for block in cpuinfo.split("\n\n"):
+        number, package, core = (labelled(block, label) or "" for label in ("processor", "physical id", "core id"))
+        if number.isdigit() and package and core:
+            cores.setdefault((package, core), int(number))
+            packages.setdefault(package, int(number))
+    return list(cores.values()), list(packages.values())
+
+
+def _memory_controllers(host: Host) -> Tuple[MemoryController, ...]:
+    """EDAC's controllers (Documentation/admin-guide/RAS); none where no driver of it is loaded."""
+    folder = f"{_SYS}/edac/mc"
+    if not host.exists(folder):
+        return ()
+    names = [name for name in host.list(folder) if re.fullmatch(r"mc\d{1,6}", name, re.ASCII)]
+    return tuple(_memory_controller(host, f"{folder}/{name}", name) for name in sorted(names, key=lambda n: int(n[2:])))
+
+
+def _memory_controller(host: Host, folder: str, name: str) -> MemoryController:
+    unread: Unread = {}
+    return MemoryController(
+        name=name,
+        corrected=optional(lambda: read_number(host, f"{folder}/ce_count"), unread, "corrected"),
+        uncorrected=optional(lambda: read_number(host, f"{folder}/ue_count"), unread, "uncorrected"),
+        unread=unread,
+    )
 
 
 def _count(host: Host, path: str) -> int:

@@ -50,9 +50,9 @@ def functions(host: Host) -> Tuple[Function, ...]:
 
 def _functions(host: Host, names: Tuple[str, ...]) -> Iterator[Function]:
     for pci in names:
-        kind = _hex(host, pci, "class")[:6]
+        kind = identity(host, pci, "class")[:6]
         if kind in GPU_CLASSES + ACCELERATOR_CLASSES:
-            yield Function(pci, kind, _hex(host, pci, "vendor"), _hex(host, pci, "device"))
+            yield Function(pci, kind, identity(host, pci, "vendor"), identity(host, pci, "device"))
 
 
 def nvidia_gpus(host: Host, found: Tuple[Function, ...]) -> Tuple[PciGpu, ...]:
@@ -61,9 +61,9 @@ def nvidia_gpus(host: Host, found: Tuple[Function, ...]) -> Tuple[PciGpu, ...]:
     for function in found:
         if function.vendor != NVIDIA or function.kind not in GPU_CLASSES:
             continue
-        driver = _driver(host, function.pci)
-        if driver not in LENT_DRIVERS and not _is_virtual(host, function.pci):
-            gpus.append(PciGpu(function.pci, function.device, driver, numa_node(host, function.pci)))
+        bound = driver(host, function.pci)
+        if bound not in LENT_DRIVERS and not is_virtual(host, function.pci):
+            gpus.append(PciGpu(function.pci, function.device, bound, numa_node(host, function.pci)))
     return tuple(gpus)
 
 
@@ -74,13 +74,13 @@ the first switch, that of the DGX-2, is 0x1ac2."""
 
 def nvswitches(host: Host) -> Tuple[str, ...]:
     """NVSwitches of this host on the bus, none lent to a virtual machine. Raises Unreadable without a bus."""
-    names = [name for name in host.list(DEVICES) if _hex(host, name, "class")[:6] == NVSWITCH_CLASS]
-    switches = [name for name in names if _hex(host, name, "vendor") == NVIDIA and _is_nvswitch(host, name)]
-    return tuple(name for name in switches if _driver(host, name) not in LENT_DRIVERS)
+    names = [name for name in host.list(DEVICES) if identity(host, name, "class")[:6] == NVSWITCH_CLASS]
+    switches = [name for name in names if identity(host, name, "vendor") == NVIDIA and is_nvswitch(host, name)]
+    return tuple(name for name in switches if driver(host, name) not in LENT_DRIVERS)
 
 
-def _is_nvswitch(host: Host, name: str) -> bool:
-    return _driver(host, name) == NVSWITCH_DRIVER or int(_hex(host, name, "device") or "0", 16) >= FIRST_NVSWITCH
+def is_nvswitch(host: Host, name: str) -> bool:
+    return driver(host, name) == NVSWITCH_DRIVER or int(identity(host, name, "device") or "0", 16) >= FIRST_NVSWITCH
 
 
 def other_vendors(found: Tuple[Function, ...]) -> Tuple[str, ...]:
@@ -99,13 +99,13 @@ def numa_node(host: Host, pci: str) -> Optional[int]:
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text.strip()) else None
 
 
-def _hex(host: Host, pci: str, name: str) -> str:
+def identity(host: Host, pci: str, name: str) -> str:
     """An id such as 0x10de; "" where it cannot be read: one bad function hides no other."""
     text = optional(lambda: host.read(f"{DEVICES}/{pci}/{name}", limit_bytes=64), {}, name)
     return text.strip().lower() if text and re.fullmatch(r"0x[0-9a-fA-F]+\s*", text) else ""
 
 
-def _driver(host: Host, pci: str) -> Optional[str]:
+def driver(host: Host, pci: str) -> Optional[str]:
     """Bound driver; "" when none is bound."""
     try:
         return host.link(f"{DEVICES}/{pci}/driver").rstrip("/").rsplit("/", 1)[-1]
@@ -113,6 +113,6 @@ def _driver(host: Host, pci: str) -> Optional[str]:
         return "" if error.reason.kind == "absent" else None
 
 
-def _is_virtual(host: Host, pci: str) -> bool:
+def is_virtual(host: Host, pci: str) -> bool:
     """A virtual function (vGPU), seen from the machine that owns the physical one."""
     return optional(lambda: host.link(f"{DEVICES}/{pci}/physfn"), {}, "physfn") is not None

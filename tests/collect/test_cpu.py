@@ -2,6 +2,7 @@
 
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Tuple
 
@@ -9,7 +10,7 @@ import pytest
 from ddp_doctor import child
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import cpu
-from ddp_doctor.facts import UNLIMITED, Cpu
+from ddp_doctor.facts import UNLIMITED, Cpu, MemoryController
 from ddp_doctor.host import Host
 from ddp_doctor.recording import Recording
 from ddp_doctor.unreadable import Unreadable
@@ -41,6 +42,13 @@ def test_node() -> None:
         "/sys/devices/system/cpu/online": "0-255\n",
         "/proc/self/status": "Cpus_allowed:\tff\nCpus_allowed_list:\t0-7,128-135\n",
         "/sys/devices/system/node/has_cpu": "0,2-4\n",
+        "/sys/devices/system/node/node0/cpulist": "0-127\n",
+        "/sys/devices/system/node/node2/cpulist": "128-255\n",
+        "/sys/devices/system/node/node10/cpulist": "\n",
+        "/proc/sys/kernel/numa_balancing": "1\n",
+        "/sys/devices/system/edac/mc/mc0/ce_count": "3\n",
+        "/sys/devices/system/edac/mc/mc0/ue_count": "0\n",
+        "/sys/devices/system/edac/mc/power/control": "auto\n",
         "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor": "performance\n",
         "/sys/devices/system/cpu/cpufreq/policy1/scaling_governor": "powersave\n",
         "/sys/devices/system/cpu/cpufreq/policy2/scaling_governor": "performance\n",
@@ -49,7 +57,9 @@ def test_node() -> None:
         "/sys/fs/cgroup/slice/cpu.max": "800000 100000\n",
         "/sys/fs/cgroup/slice/job/cpu.max": "max 100000\n",
     }
-    assert read(files) == Cpu(
+    found = read(files)
+    assert set(found.unread) == {"throttled"}  # AMD's driver counts none
+    assert replace(found, unread={}) == Cpu(
         model="AMD EPYC 7742 64-Core Processor",
         sockets=2,
         cores=128,
@@ -58,6 +68,10 @@ def test_node() -> None:
         quota=8.0,
         numa_nodes=4,
         governors=("performance", "powersave"),
+        allowed_list="0-7,128-135",
+        numa_cpus={"0": "0-127", "2": "128-255", "10": ""},
+        numa_balancing=1,
+        memory_controllers=(MemoryController("mc0", corrected=3, uncorrected=0),),
         load_1min=12.5,
     )
 
@@ -97,7 +111,7 @@ def test_what_is_no_quota_is_a_reason(text: str) -> None:
 def test_hostile_files_leave_reasons(text: str) -> None:
     paths = ("/proc/cpuinfo", "/sys/devices/system/cpu/online", "/proc/self/status", "/proc/loadavg")
     found = read({**dict.fromkeys(paths, text), "/sys/devices/system/node/has_cpu": text})
-    fields = ("model", "sockets", "cores", "threads", "allowed", "numa_nodes", "load_1min")
+    fields = ("model", "sockets", "cores", "threads", "allowed", "allowed_list", "numa_nodes", "load_1min", "throttled")
     for field in fields:
         assert getattr(found, field) is None
         assert field in found.unread
@@ -105,8 +119,40 @@ def test_hostile_files_leave_reasons(text: str) -> None:
 
 def test_nothing_readable_leaves_a_reason_everywhere() -> None:
     found = read({})
-    assert set(found.unread) == set(Cpu.__dataclass_fields__) - {"unread", "governors"}
-    assert found.governors == ()
+    assert set(found.unread) == set(Cpu.__dataclass_fields__) - {"unread", "governors", "memory_controllers"}
+    assert (found.governors, found.memory_controllers) == ((), ())
+
+
+def test_throttling_is_counted_once_for_each_core_and_package() -> None:
+    """Two sockets of two cores with two threads each: every thread repeats its core's count, every core its package's."""
+    block = "processor\t: {}\nmodel name\t: Xeon\nphysical id\t: {}\ncore id\t\t: {}\ncpu cores\t: 2\n\n"
+    places = [
+        (thread * 4 + socket * 2 + core, socket, core) for thread in (0, 1) for socket in (0, 1) for core in (0, 1)
+    ]
+    files = {"/proc/cpuinfo": "".join(block.format(*place) for place in places)}
+    for number, socket, core in places:
+        folder = f"/sys/devices/system/cpu/cpu{number}/thermal_throttle"
+        files[f"{folder}/core_throttle_count"] = f"{10 * socket + core}\n"
+        files[f"{folder}/package_throttle_count"] = f"{100 * (socket + 1)}\n"
+    assert read(files).throttled == (0 + 1 + 10 + 11) + (100 + 200)
+    files["/sys/devices/system/cpu/cpu3/thermal_throttle/core_throttle_count"] = "garbage"
+    assert read(files).throttled == (0 + 1 + 10) + (100 + 200)
+
+
+def test_a_memory_controller_that_tells_nothing_hides_no_other() -> None:
+    folder = "/sys/devices/system/edac/mc"
+    first, second = (
+        read(
+            {f"{folder}/mc0/ce_count": "x", f"{folder}/mc1/ce_count": "0", f"{folder}/mc1/ue_count": "2"}
+        ).memory_controllers
+        or ()
+    )
+    assert (first.corrected, first.unread["corrected"].kind, first.unread["uncorrected"].kind) == (
+        None,
+        "unreadable",
+        "absent",
+    )
+    assert (second.corrected, second.uncorrected) == (0, 2)
 
 
 def test_this_machine_with_one_processor_allowed() -> None:
