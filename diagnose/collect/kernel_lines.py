@@ -3,6 +3,7 @@
 import re
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from ddp_doctor import redact
@@ -148,7 +149,9 @@ def pci_of(text: str) -> str:
     return f"{domain[-4:]}:{rest}" + ("" if "." in rest else ".0")
 
 
+@lru_cache(maxsize=None)
 def _p(pattern: str) -> "re.Pattern[str]":
+    """Compiled when the first fault comes: most looks meet none, and all of them cost 25 ms."""
     return re.compile(pattern, re.ASCII)
 
 
@@ -168,57 +171,57 @@ _MLX5 = rf"(?:mlx5_core(?: {PCI})?(?: (?P<device>[A-Za-z][\w.]{{1,15}}))?: )?(?:
 _NETDEV = r"(?P<device>(?!veth|cali|docker|br-|virbr|tap|lo\b|cni|flannel|cilium|lxc|vnet)[a-zA-Z][\w.-]{1,14})"
 _DISK = r"(?P<device>(?!sr\d|fd\d|loop|ram)[a-zA-Z][\w.-]{1,40})"
 
-PATTERNS: Tuple[Tuple[str, str, "re.Pattern[str]"], ...] = (
+PATTERNS: Tuple[Tuple[str, str, str], ...] = (
     # kind, what it is, pattern; the first that matches the beginning of the kernel's words wins
-    ("nvrm", "off-bus", _p(rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) (?:PCI:)?{PCI}:?.*fallen off the bus")),
-    ("nvrm", "off-bus", _p(r"NVRM: fallen off the bus and is not responding to commands")),
-    ("nvrm", "init-failed", _p(rf"NVRM: (?:GPU {PCI}: |GPU at PCI:[\w:.]+: )?(?:RmInitAdapter failed|rm_init_adapter failed)")),
-    ("nvrm", "reset-required", _p(rf"NVRM: (?:GPU {PCI}: ?)?.*(?:NV_ERR_RESET_REQUIRED|[Gg][Pp][Uu] requires reset|Reset required)")),
-    ("nvrm", "api-mismatch", _p(r"NVRM: API mismatch")),
-    ("nvrm", "bar-invalid", _p(r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid")),
-    ("nvrm", "loaded", _p(r"NVRM: loading NVIDIA UNIX")),
+    ("nvrm", "off-bus", (rf"NVRM: (?:The NVIDIA GPU|GPU at|GPU) (?:PCI:)?{PCI}:?.*fallen off the bus")),
+    ("nvrm", "off-bus", (r"NVRM: fallen off the bus and is not responding to commands")),
+    ("nvrm", "init-failed", (rf"NVRM: (?:GPU {PCI}: |GPU at PCI:[\w:.]+: )?(?:RmInitAdapter failed|rm_init_adapter failed)")),
+    ("nvrm", "reset-required", (rf"NVRM: (?:GPU {PCI}: ?)?.*(?:NV_ERR_RESET_REQUIRED|[Gg][Pp][Uu] requires reset|Reset required)")),
+    ("nvrm", "api-mismatch", (r"NVRM: API mismatch")),
+    ("nvrm", "bar-invalid", (r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid")),
+    ("nvrm", "loaded", (r"NVRM: loading NVIDIA UNIX")),
     ("aer", "", _p(
         rf"(?:pcieport|[\w-]+) {PCI}: (?:AER: )?PCIe Bus Error: severity=(?P<severity>Corrected|Uncorrected \((?:Non-)?Fatal\)"
         r"|Uncorrectable \((?:Non-)?Fatal\)),?(?: type=(?P<layer>[^,]{1,40}))?")),
-    ("mlx5", "health", _p(rf"(?=.{{0,60}}mlx5|poll_health){_MLX5}(?:poll_health:\d+:(?:\(pid \d+\):)? ?|print_health_info:\d+:(?:\(pid \d+\):)? ?|INFO: )?"
+    ("mlx5", "health", (rf"(?=.{{0,60}}mlx5|poll_health){_MLX5}(?:poll_health:\d+:(?:\(pid \d+\):)? ?|print_health_info:\d+:(?:\(pid \d+\):)? ?|INFO: )?"
                           r".{0,60}(?:device's health compromised|[Ff]atal (?:firmware )?error|unrecoverable hardware error|unrecoverable)")),
-    ("mlx5", "command-timeout", _p(rf"{_MLX5}(?:wait_func\S*:\d+:? ?(?:\(pid \d+\): ?)?)?.{{0,60}}timeout\. Will cause a leak")),
-    ("mlx5", "command-failed", _p(rf"(?=.{{0,60}}mlx5){_MLX5}(?P<command>[A-Z][A-Z0-9_]{{2,40}})\(0x\w+\) op_mod\(0x\w+\) failed")),
-    ("peermem", "", _p(r"nvidia-peermem \w+:\d+ ERROR")),
-    ("mlx5", "power", _p(rf"{_MLX5}Detected insufficient power on the PCIe slot")),
-    ("mlx5", "module", _p(rf"{_MLX5}Port module event\[error\]: module (?P<module>\d+), (?P<what>.{{1,80}})")),
-    ("mlx5", "unplugged", _p(rf"{_MLX5}Port module event: module (?P<module>\d+), Cable unplugged")),
-    ("netdev", "queue-timeout", _p(rf"NETDEV WATCHDOG: {_NETDEV} \((?P<driver>[\w-]+)\): transmit queue \d+ timed out")),
-    ("link", "down", _p(rf"(?:[\w-]+ {PCI} ){_NETDEV}: (?:NIC )?Link (?:is )?[Dd]own")),
-    ("link", "down", _p(rf"(?:bonding: \w+: |bond\w*: (?:\(slave ))?{_NETDEV}\)?: (?:link status definitely down|(?:NIC )?Link (?:is )?[Dd]own|[Ll]ost carrier)")),
-    ("mce", "uncorrected", _p(r"(?:mce: )?\[Hardware Error\]: .{0,60}(?:event severity: (?:fatal|recoverable)|Uncorrected error|Machine check: Processor context corrupt)")),
-    ("mce", "uncorrected", _p(r"mce: Uncorrected hardware memory error|Memory failure: 0x\w+: .{0,40}(?:Killed|Recovered|Failed)")),
-    ("mce", "corrected", _p(r"(?:mce: )?\[Hardware Error\]: .{0,60}(?:event severity: corrected|Corrected error)")),
-    ("mce", "logged", _p(r"mce: \[Hardware Error\]: (?:Machine check events logged|CPU \d+: Machine Check)")),
-    ("edac", "uncorrected", _p(r"EDAC (?:\w+ )?(?P<device>MC\d+): (?P<number>\d+) UE ")),
-    ("edac", "corrected", _p(r"EDAC (?:\w+ )?(?P<device>MC\d+): (?P<number>\d+) CE ")),
-    ("thermal", "", _p(r"(?:mce: )?(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold, cpu clock (?:is )?throttled")),
-    ("oom", "", _p(r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Kill(?:ed)? process (?P<pid>\d{1,10})(?:,? \(?(?P<process>[^),]{1,64})\)?)?")),
-    ("oom", "", _p(r"oom-kill:constraint=(?P<constraint>\w+)(?:.*,task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d{1,10}))?")),
-    ("hung-task", "", _p(r"(?:INFO: )?task (?P<process>.{1,64}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
-    ("hung-task", "", _p(r"(?P<process>[^:]{0,64}):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
-    ("lockup", "soft", _p(r"(?:NMI )?watchdog: (?:BUG: )?soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s!(?: \[(?P<process>.{1,64}):(?P<pid>\d+)\])?")),
-    ("lockup", "hard", _p(r"(?:NMI )?watchdog: Watchdog detected hard LOCKUP")),
-    ("lockup", "rcu", _p(r"(?:rcu: )?INFO: rcu_?\w* (?:self-)?detected (?:expedited )?stall|rcu: INFO: .{0,40}detected stalls?|INFO: rcu detected stall")),
-    ("filesystem", "read-only", _p(rf"(?P<fs>EXT[234]-fs|XFS|BTRFS(?: \w+)?) \(?{_DISK}\)?: [Rr]emounting filesystem read-only")),
-    ("filesystem", "error", _p(rf"(?P<fs>EXT[234]-fs)(?: error)? \((?:device )?{_DISK}\): (?:I/O error|\w+:\d+: )")),
-    ("filesystem", "error", _p(rf"(?P<fs>XFS) \({_DISK}\): (?:log I/O error|metadata I/O error|[Cc]orruption|xfs_do_force_shutdown)")),
-    ("filesystem", "error", _p(rf"EXT[234]-fs error \(device {_DISK}\)")),
-    ("filesystem", "nfs-lost", _p(r"nfs4?: server (?P<device>\S{1,255}) not responding")),
-    ("filesystem", "evicted", _p(r"LustreError: .{0,300}(?:was|been|This client was) evicted")),
-    ("io-error", "", _p(rf"(?:blk_update_request: |end_request: |print_req_error: )?(?:critical (?:medium|target) error|I/O error), dev {_DISK},")),
-    ("io-error", "", _p(rf"Buffer I/O error on dev(?:ice)? {_DISK}, logical block")),
-    ("io-error", "timeout", _p(r"nvme (?P<device>nvme\d+): I/O (?:tag )?\d+ .{0,80}timeout")),
-    ("io-error", "gone", _p(r"nvme (?P<device>nvme\d+): (?:controller is down; will reset|Device not ready|Removing after probe failure|Disabling device after reset failure)")),
-    ("io-error", "raid", _p(rf"md/raid\S*:\s?.{{0,40}}?Disk failure on {_DISK}")),
-    ("segfault", "", _p(r"(?:(?P<process>[^\[\]]{1,64})\[(?P<pid>\d+)\]: )?segfault at \w+ ip \w+ sp \w+ error \w+ in (?P<library>[\w.+-]{1,100})")),
-    ("panic", "panic", _p(r"Kernel [Pp]anic - not syncing: (?P<what>.{1,120})")),
-    ("panic", "bug", _p(r"BUG: unable to handle|kernel BUG at|(?:Oops|divide error): \d+|Oops: ")),
+    ("mlx5", "command-timeout", (rf"{_MLX5}(?:wait_func\S*:\d+:? ?(?:\(pid \d+\): ?)?)?.{{0,60}}timeout\. Will cause a leak")),
+    ("mlx5", "command-failed", (rf"(?=.{{0,60}}mlx5){_MLX5}(?P<command>[A-Z][A-Z0-9_]{{2,40}})\(0x\w+\) op_mod\(0x\w+\) failed")),
+    ("peermem", "", (r"nvidia-peermem \w+:\d+ ERROR")),
+    ("mlx5", "power", (rf"{_MLX5}Detected insufficient power on the PCIe slot")),
+    ("mlx5", "module", (rf"{_MLX5}Port module event\[error\]: module (?P<module>\d+), (?P<what>.{{1,80}})")),
+    ("mlx5", "unplugged", (rf"{_MLX5}Port module event: module (?P<module>\d+), Cable unplugged")),
+    ("netdev", "queue-timeout", (rf"NETDEV WATCHDOG: {_NETDEV} \((?P<driver>[\w-]+)\): transmit queue \d+ timed out")),
+    ("link", "down", (rf"(?:[\w-]+ {PCI} ){_NETDEV}: (?:NIC )?Link (?:is )?[Dd]own")),
+    ("link", "down", (rf"(?:bonding: \w+: |bond\w*: (?:\(slave ))?{_NETDEV}\)?: (?:link status definitely down|(?:NIC )?Link (?:is )?[Dd]own|[Ll]ost carrier)")),
+    ("mce", "uncorrected", (r"(?:mce: )?\[Hardware Error\]: .{0,60}(?:event severity: (?:fatal|recoverable)|Uncorrected error|Machine check: Processor context corrupt)")),
+    ("mce", "uncorrected", (r"mce: Uncorrected hardware memory error|Memory failure: 0x\w+: .{0,40}(?:Killed|Recovered|Failed)")),
+    ("mce", "corrected", (r"(?:mce: )?\[Hardware Error\]: .{0,60}(?:event severity: corrected|Corrected error)")),
+    ("mce", "logged", (r"mce: \[Hardware Error\]: (?:Machine check events logged|CPU \d+: Machine Check)")),
+    ("edac", "uncorrected", (r"EDAC (?:\w+ )?(?P<device>MC\d+): (?P<number>\d+) UE ")),
+    ("edac", "corrected", (r"EDAC (?:\w+ )?(?P<device>MC\d+): (?P<number>\d+) CE ")),
+    ("thermal", "", (r"(?:mce: )?(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold, cpu clock (?:is )?throttled")),
+    ("oom", "", (r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Kill(?:ed)? process (?P<pid>\d{1,10})(?:,? \(?(?P<process>[^),]{1,64})\)?)?")),
+    ("oom", "", (r"oom-kill:constraint=(?P<constraint>\w+)(?:.*,task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d{1,10}))?")),
+    ("hung-task", "", (r"(?:INFO: )?task (?P<process>.{1,64}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
+    ("hung-task", "", (r"(?P<process>[^:]{0,64}):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
+    ("lockup", "soft", (r"(?:NMI )?watchdog: (?:BUG: )?soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s!(?: \[(?P<process>.{1,64}):(?P<pid>\d+)\])?")),
+    ("lockup", "hard", (r"(?:NMI )?watchdog: Watchdog detected hard LOCKUP")),
+    ("lockup", "rcu", (r"(?:rcu: )?INFO: rcu_?\w* (?:self-)?detected (?:expedited )?stall|rcu: INFO: .{0,40}detected stalls?|INFO: rcu detected stall")),
+    ("filesystem", "read-only", (rf"(?P<fs>EXT[234]-fs|XFS|BTRFS(?: \w+)?) \(?{_DISK}\)?: [Rr]emounting filesystem read-only")),
+    ("filesystem", "error", (rf"(?P<fs>EXT[234]-fs)(?: error)? \((?:device )?{_DISK}\): (?:I/O error|\w+:\d+: )")),
+    ("filesystem", "error", (rf"(?P<fs>XFS) \({_DISK}\): (?:log I/O error|metadata I/O error|[Cc]orruption|xfs_do_force_shutdown)")),
+    ("filesystem", "error", (rf"EXT[234]-fs error \(device {_DISK}\)")),
+    ("filesystem", "nfs-lost", (r"nfs4?: server (?P<device>\S{1,255}) not responding")),
+    ("filesystem", "evicted", (r"LustreError: .{0,300}(?:was|been|This client was) evicted")),
+    ("io-error", "", (rf"(?:blk_update_request: |end_request: |print_req_error: )?(?:critical (?:medium|target) error|I/O error), dev {_DISK},")),
+    ("io-error", "", (rf"Buffer I/O error on dev(?:ice)? {_DISK}, logical block")),
+    ("io-error", "timeout", (r"nvme (?P<device>nvme\d+): I/O (?:tag )?\d+ .{0,80}timeout")),
+    ("io-error", "gone", (r"nvme (?P<device>nvme\d+): (?:controller is down; will reset|Device not ready|Removing after probe failure|Disabling device after reset failure)")),
+    ("io-error", "raid", (rf"md/raid\S*:\s?.{{0,40}}?Disk failure on {_DISK}")),
+    ("segfault", "", (r"(?:(?P<process>[^\[\]]{1,64})\[(?P<pid>\d+)\]: )?segfault at \w+ ip \w+ sp \w+ error \w+ in (?P<library>[\w.+-]{1,100})")),
+    ("panic", "panic", (r"Kernel [Pp]anic - not syncing: (?P<what>.{1,120})")),
+    ("panic", "bug", (r"BUG: unable to handle|kernel BUG at|(?:Oops|divide error): \d+|Oops: ")),
 )  # fmt: skip
 """The formats are the kernel's printk and the drivers' own; ``what`` becomes the field of that name."""
 
@@ -246,7 +249,7 @@ def fault_of(text: str) -> Optional[KernelEvent]:
     if found:
         return _event("sxid", text, found, _matched(_SEVERITY, found.group("rest"), match=True))
     for kind, what, pattern in PATTERNS:
-        found = pattern.match(text)
+        found = _p(pattern).match(text)
         if found:
             return _event(kind, text, found, {"what": what} if what else {})
     return None
