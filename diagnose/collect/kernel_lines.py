@@ -180,7 +180,7 @@ PATTERNS: Tuple[Tuple[str, str, str], ...] = (
     ("nvrm", "api-mismatch", (r"NVRM: API mismatch")),
     ("nvrm", "bar-invalid", (r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid")),
     ("nvrm", "loaded", (r"NVRM: loading NVIDIA UNIX")),
-    ("aer", "", _p(
+    ("aer", "", (
         rf"(?:pcieport|[\w-]+) {PCI}: (?:AER: )?PCIe Bus Error: severity=(?P<severity>Corrected|Uncorrected \((?:Non-)?Fatal\)"
         r"|Uncorrectable \((?:Non-)?Fatal\)),?(?: type=(?P<layer>[^,]{1,40}))?")),
     ("mlx5", "health", (rf"(?=.{{0,60}}mlx5|poll_health){_MLX5}(?:poll_health:\d+:(?:\(pid \d+\):)? ?|print_health_info:\d+:(?:\(pid \d+\):)? ?|INFO: )?"
