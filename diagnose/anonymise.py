@@ -20,7 +20,7 @@ _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:.])")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
 
-_NETWORK_SECTIONS = ("network", "launch", "reach", "logins", "env", "ssh", "rdma")
+_NETWORK_SECTIONS = ("network", "launch", "reach", "logins", "env", "ssh", "rdma", "disk", "kernel_log")
 """Sections whose texts may hold addresses; elsewhere four numbers with dots are a version (cuDNN 7.6.5.32)."""
 
 _KEPT = [
@@ -177,7 +177,15 @@ def _hosts(facts: Dict[str, Any]) -> Set[str]:
     names.update(name for text in listed for name in re.findall(r"(?<![\w.\[,-])[A-Za-z][\w.-]*", text))
     for section, key in (("logins", "logins"), ("reach", "connections")):
         names.update(entry["host"] for entry in (facts.get(section) or {}).get(key) or ())
-    return names
+    return names | set(_file_servers(facts))
+
+
+def _file_servers(facts: Dict[str, Any]) -> Iterator[str]:
+    """Names of file servers: "fs1" of an export fs1:/home, and of the kernel's "server fs1 not responding"."""
+    quotas = (facts.get("disk") or {}).get("quotas") or ()
+    yield from (quota["place"].partition(":/")[0] for quota in quotas if ":/" in quota["place"])
+    for event in (facts.get("kernel_log") or {}).get("events") or ():
+        yield from re.findall(r"\bserver ([A-Za-z][\w.-]*) not responding", event["text"])
 
 
 _HOSTS_LINE = re.compile(r"^[ \t]*[0-9a-fA-F:.]+(?:%\w+)?[ \t]+([^#\n]+)", re.MULTILINE)

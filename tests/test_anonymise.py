@@ -19,7 +19,11 @@ FACTS = {
         "default_route": {"gateway": "10.1.2.1"},
     },
     "rdma": {"devices": [{"ports": [{"gids": [{"gid": "0000:0000:0000:0000:0000:ffff:0a01:0203"}]}]}]},
-    "disk": {"mounts": [{"role": "home", "path": "/home/aturing"}]},
+    "disk": {
+        "mounts": [{"role": "home", "path": "/home/aturing", "options": ["rw", "addr=10.1.9.9"]}],
+        "quotas": [{"place": "filer3:/export/home"}],
+    },
+    "kernel_log": {"events": [{"text": "nfs: server filer4.lab not responding, still trying"}]},
     "torch": {"cudnn": "7.6.5.32"},
     "launch": {"master_addr": "gpu01"},
     "env": {
@@ -47,6 +51,9 @@ def test_nothing_that_identifies_is_left():
         "bigmem",
         "login-private",
         "corp.example",
+        "10.1.9.9",
+        "filer3",
+        "filer4",
     ):
         assert secret not in text
     for kept in ("7.6.5.32", "127.0.1.1", "127.0.0.1 localhost", "eth0"):
