@@ -110,6 +110,8 @@ class Cpu:
     """NUMA nodes that have processors; a GPU's or CXL memory is a node without."""
     governors: Optional[Strings] = None
     """Distinct cpufreq governors; empty where the machine offers no cpufreq."""
+    frequency_driver: Optional[str] = None
+    """cpufreq's driver: acpi-cpufreq, intel_pstate, amd-pstate-epp ..., which gives the governors' names their meaning."""
     allowed_list: Optional[str] = None
     """The affinity mask as the kernel writes lists: "0-31,64-95"."""
     numa_cpus: Optional[Dict[str, str]] = None
@@ -1035,8 +1037,10 @@ class PciDevice:
     max_payload_bytes: Optional[int] = None
     relaxed_ordering: Optional[bool] = None
     """It may mark its requests so that they overtake others (device control register)."""
-    names: Strings = ()
-    """RDMA devices and network interfaces of it: "mlx5_0", "ib0"."""
+    rdma: Strings = ()
+    """RDMA devices of it: "mlx5_0"."""
+    interfaces: Strings = ()
+    """Network interfaces of it: "ib0"."""
     unread: Unread = _unread()
 
 

@@ -31,6 +31,9 @@ def read(host: Host, ask: Ask) -> Cpu:
         quota=optional(lambda: _quota(host), unread, "quota"),
         numa_nodes=optional(lambda: _count(host, f"{_SYS}/node/has_cpu"), unread, "numa_nodes"),
         governors=optional(lambda: _governors(host), unread, "governors"),
+        frequency_driver=optional(
+            lambda: host.read(f"{_SYS}/cpu/cpu0/cpufreq/scaling_driver").strip(), unread, "frequency_driver"
+        ),
         allowed_list=optional(lambda: parse_allowed_list(host.read("/proc/self/status")), unread, "allowed_list"),
         numa_cpus=optional(lambda: _numa_cpus(host), unread, "numa_cpus"),
         numa_balancing=optional(lambda: read_number(host, "/proc/sys/kernel/numa_balancing"), unread, "numa_balancing"),

@@ -4,7 +4,8 @@ The tree is read from the real paths of the functions ("pci0000:00/0000:00:01.0/
 """
 
 import re
-from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import pci
@@ -67,9 +68,9 @@ def _ends(host: Host) -> Iterator[PciDevice]:
         if kind:
             driver = pci.driver(host, name)
             virtual = pci.is_virtual(host, name)
-            names = _names(host, name)
-            if driver not in pci.LENT_DRIVERS and (not virtual or (kind == "nic" and names.rdma)):
-                yield _device(host, name, kind, driver, names.all)
+            rdma, interfaces = (_members(host, name, folder) for folder in ("infiniband", "net"))
+            if driver not in pci.LENT_DRIVERS and (not virtual or (kind == "nic" and rdma)):
+                yield replace(_device(host, name, kind, driver), rdma=rdma, interfaces=interfaces)
 
 
 def _kind(host: Host, name: str) -> str:
@@ -84,28 +85,18 @@ def _kind(host: Host, name: str) -> str:
     return ""
 
 
-class _Names(NamedTuple):
-    rdma: Tuple[str, ...]
-    net: Tuple[str, ...]
-
-    @property
-    def all(self) -> Tuple[str, ...]:
-        return (*self.rdma, *self.net)
-
-
-def _names(host: Host, name: str) -> _Names:
-    """RDMA devices and network interfaces of a function; a function without has no such folder."""
-    found = [optional(lambda c=c: host.list(f"{pci.DEVICES}/{name}/{c}"), {}, c) or () for c in ("infiniband", "net")]  # type: ignore[misc]
-    return _Names(*found)
+def _members(host: Host, name: str, folder: str) -> Tuple[str, ...]:
+    """RDMA devices or network interfaces of a function, which has no such folder when it has none."""
+    return optional(lambda: host.list(f"{pci.DEVICES}/{name}/{folder}"), {}, folder) or ()
 
 
 def _bridges(host: Host, ends: Sequence[PciDevice]) -> Tuple[PciDevice, ...]:
     """Every bridge above one of the ends, once; a function that is its own parent in a damaged tree ends the walk."""
     names = dict.fromkeys(parent for end in ends for parent in end.parents or ())
-    return tuple(_device(host, name, "bridge", pci.driver(host, name), ()) for name in names)
+    return tuple(_device(host, name, "bridge", pci.driver(host, name)) for name in names)
 
 
-def _device(host: Host, name: str, kind: str, driver: Optional[str], names: Tuple[str, ...]) -> PciDevice:
+def _device(host: Host, name: str, kind: str, driver: Optional[str]) -> PciDevice:
     """One function; what cannot be read of it is a reason, and hides nothing else."""
     unread: Unread = {}
     folder = f"{pci.DEVICES}/{name}"
@@ -135,7 +126,6 @@ def _device(host: Host, name: str, kind: str, driver: Optional[str], names: Tupl
         max_read_request_bytes=config.get("max_read_request_bytes"),
         max_payload_bytes=config.get("max_payload_bytes"),
         relaxed_ordering=config.get("relaxed_ordering"),  # type: ignore[arg-type]
-        names=names,
         unread=unread,
     )
 
