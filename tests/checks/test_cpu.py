@@ -1,9 +1,9 @@
 """Checks of processors."""
 
 import pytest
-from ddp_doctor.facts import UNLIMITED, Cpu, Launch, Os, Reason
+from ddp_doctor.facts import UNLIMITED, Cpu, Gpu, Gpus, Launch, MemoryController, Os, PciGpu, Reason
 from ddp_doctor.policy import Policy
-from judging import judged, outcome, remedy_text
+from judging import failures, judged, outcome, remedy_text
 
 FREE = float(UNLIMITED)
 EIGHT = Policy(nproc_per_node=8)
@@ -70,3 +70,130 @@ def test_threads_follow_the_quota_and_the_ranks(quota, ranks, threads, more):
     export, words = verdict.fixes[0].steps
     assert (export.name, export.value) == ("OMP_NUM_THREADS", threads)
     assert ("divide" in words.text) is more
+
+
+# --------------------------------------------------------------------------- processors of nodes with GPUs
+
+DAY = 86400.0
+NODES = {"0": "0-31,64-95", "1": "32-63,96-127"}
+
+
+def gpus(count=8, name="NVIDIA H100 80GB HBM3"):
+    """GPUs of which each half hangs on a socket of its own."""
+    addresses = [f"0000:{n + 1}8:00.0" for n in range(count)]
+    bus = tuple(PciGpu(pci, "0x2330", "nvidia", 0 if n < count / 2 else 1) for n, pci in enumerate(addresses))
+    return Gpus(gpus=tuple(Gpu(n, name=name, pci=pci) for n, pci in enumerate(addresses)), on_bus=bus)
+
+
+def server(**more):
+    """Two sockets of 32 cores with two threads each."""
+    return Cpu(**{
+        "threads": 128, "allowed": 128, "quota": FREE, "numa_nodes": 2, "numa_cpus": NODES, "allowed_list": "0-127",
+        "numa_balancing": 0, "governors": ("performance",), "frequency_driver": "acpi-cpufreq", "throttled": 0,
+        "memory_controllers": (MemoryController("mc0", 0, 0), MemoryController("mc1", 3, 0)), **more,
+    })  # fmt: skip
+
+
+LAPTOP = Cpu(
+    threads=8, allowed=8, quota=FREE, numa_nodes=1, numa_cpus={"0": "0-7"}, allowed_list="0-7", numa_balancing=0,
+    governors=("powersave",), frequency_driver="intel_pstate", throttled=25000, memory_controllers=(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cpu", "found"),
+    [
+        (server(), gpus()),
+        (LAPTOP, Gpus(gpus=())),
+        (LAPTOP, gpus(1, "NVIDIA GeForce RTX 4060 Laptop GPU")),
+        (server(numa_balancing=1, governors=("powersave",)), Gpus(gpus=())),  # a server without GPUs
+        (server(governors=("powersave",), frequency_driver="intel_pstate"), gpus()),
+        (server(governors=("powersave",), frequency_driver="amd-pstate-epp"), gpus()),
+        (server(governors=(), frequency_driver=None, numa_balancing=2), gpus()),  # a virtual machine; memory tiering
+        (server(throttled=90), gpus()),
+    ],
+)
+def test_healthy_processors_are_quiet(cpu, found):
+    assert failures("cpu", cpu=cpu, gpus=found, os=Os(uptime_s=DAY, container="")) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "launch", "allowed", "expected"),
+    [
+        (Policy(), None, 8, "skipped"),
+        (EIGHT, None, 16, "passed"),
+        (EIGHT, None, 15, "failed"),
+        (EIGHT, None, 8, "failed"),
+        (EIGHT, None, 7, "skipped"),  # fewer than ranks: said there
+        (Policy(), Launch(local_world_size=2), 3, "failed"),
+    ],
+)
+def test_a_rank_and_its_proxy_want_a_processor_each(policy, launch, allowed, expected):
+    assert outcome("cpu/few-for-ranks", policy, cpu=server(allowed=allowed), gpus=gpus(), launch=launch) == expected
+
+
+def test_a_job_without_gpus_has_no_proxies():
+    assert outcome("cpu/few-for-ranks", EIGHT, cpu=server(allowed=8), gpus=Gpus(gpus=())) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "found", "launch", "expected"),
+    [
+        ("0-31", gpus(), None, "failed"),
+        ("96-100", gpus(), None, "failed"),
+        ("0-127", gpus(), None, "passed"),
+        ("0-15,32-47", gpus(), None, "passed"),
+        (
+            "0-31",
+            Gpus(gpus=gpus().gpus[:4], on_bus=gpus().on_bus),
+            None,
+            "skipped",
+        ),  # a job with the GPUs of that socket
+        ("0-31", gpus(), Launch(local_rank=2), "skipped"),  # a rank that is bound to its GPU
+        ("0-7", gpus(1), None, "skipped"),
+        (None, gpus(), None, "skipped"),
+    ],
+)
+def test_processors_of_one_node_for_gpus_of_both(allowed, found, launch, expected):
+    cpu = server(allowed_list=allowed, unread={"allowed_list": Reason("unreadable", "-")})
+    assert outcome("cpu/bound-to-one-numa-node", cpu=cpu, gpus=found, launch=launch) == expected
+
+
+def test_the_binding_in_words():
+    (verdict,) = judged(
+        "cpu/bound-to-one-numa-node", cpu=server(allowed=32, allowed_list="0-31"), gpus=gpus(), os=Os(container="")
+    )
+    assert verdict.measured == "processors 0-31 on NUMA node 0, GPUs on 0 and 1"
+    assert "--numa-binding=node" in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(
+    ("check", "cpu", "remedy"),
+    [
+        ("numa-balancing-on", server(numa_balancing=1), "kernel.numa_balancing=0"),
+        ("governor-powersave", server(governors=("performance", "powersave")), "cpupower frequency-set -g performance"),
+        ("throttled", server(throttled=1000), "ipmitool"),
+    ],
+)
+def test_what_slows_a_node_down_is_a_note(check, cpu, remedy):
+    (verdict,) = judged(f"cpu/{check}", cpu=cpu, gpus=gpus(), os=Os(uptime_s=DAY, container=""))
+    assert (verdict.outcome.value, verdict.severity.value) == ("failed", "note")
+    assert remedy in remedy_text(verdict)
+
+
+def test_throttling_is_told_by_the_day():
+    for uptime_s, expected in ((100 * DAY, "passed"), (60.0, "failed")):
+        assert outcome("cpu/throttled", cpu=server(throttled=1000), gpus=gpus(), os=Os(uptime_s=uptime_s)) == expected
+
+
+def test_memory_errors_are_told_by_controller():
+    bad = MemoryController(
+        "mc2", None, None, {"corrected": Reason("unreadable", "-"), "uncorrected": Reason("absent", "-")}
+    )
+    cpu = server(memory_controllers=(MemoryController("mc0", 24, 0), MemoryController("mc1", 25, 1), bad))
+    for check, severity in (("memory-uncorrected", "error"), ("memory-corrected", "note")):
+        verdicts = judged(f"cpu/{check}", cpu=cpu)
+        assert [v.outcome.value for v in verdicts] == ["passed", "failed", "skipped"]
+        assert verdicts[1].severity.value == severity
+    assert verdicts[1].measured == "25 corrected memory errors of mc1 since boot"
+    assert "ioncomputer" in verdicts[1].source
