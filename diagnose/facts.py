@@ -5,8 +5,10 @@ entry in its section's ``unread``; an empty tuple means "looked, found none". Th
 node and imports the standard library alone; ``document.py`` reads and writes it where judging happens.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any, Dict, Optional, Tuple
+
+from ddp_doctor.frozen import dataclass
 
 SCHEMA_VERSION = 1
 UNLIMITED = 2**63 - 1

@@ -8,9 +8,11 @@ import csv
 import datetime
 import io
 import pkgutil
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Dict, Tuple, Type, TypeVar
+
+from ddp_doctor.frozen import dataclass
 
 CONFIDENCES = ("high", "medium", "low")
 READ_ON = datetime.date(2026, 11, 30)
