@@ -180,6 +180,8 @@ class Node:
     duration_s: Optional[float] = None
     summary: Dict[str, str] = field(default_factory=dict)
     left_behind: Tuple[str, ...] = ()
+    matrix: Tuple[str, ...] = ()
+    """Lines of a table of how near its GPUs and network cards are to each other; none on a node without GPUs."""
 
 
 @dataclass(frozen=True)

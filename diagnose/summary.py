@@ -2,7 +2,7 @@
 
 from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
 
-from ddp_doctor import header, model, nccl, next_lines
+from ddp_doctor import header, model, nccl, next_lines, topology
 from ddp_doctor.accelerators import answering, chosen
 from ddp_doctor.facts import Gpus, NodeFacts
 from ddp_doctor.model import Outcome, Severity, Verdict
@@ -23,6 +23,7 @@ def node(facts: NodeFacts) -> model.Node:
         duration_s=facts.duration_s,
         summary=header.lines(facts),
         left_behind=facts.left_behind,
+        matrix=topology.of(facts),
     )
 
 

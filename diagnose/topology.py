@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nvlink
-from ddp_doctor.facts import Cpu, Gpu, Gpus, PciDevice, Topology
+from ddp_doctor.facts import Cpu, Gpu, Gpus, NodeFacts, PciDevice, Topology
 
 NEAR = ("PIX", "PXB")
 """Without the processor in between: what NCCL's GPUDirect RDMA takes by default up to PXB (NCCL_NET_GDR_LEVEL)."""
@@ -121,6 +121,13 @@ def matrix(
         rows.append([head, *cells, *_affinity(place, cpu)])
     legend = [f"NIC{n}: {', '.join((*nic.rdma, *nic.interfaces))} ({nic.pci})" for n, nic in enumerate(nics)]
     return (*_aligned(rows), *legend, *_remark(topology, virtualisation))
+
+
+def of(facts: NodeFacts) -> Tuple[str, ...]:
+    """The matrix of a node, by what is known of it."""
+    if facts.topology is None:
+        return ()
+    return matrix(facts.topology, facts.gpus, facts.cpu, facts.os.virtualisation if facts.os else None)
 
 
 def _cell(row: int, column: int, places: Sequence[PciDevice], bonds: Dict[Tuple[int, int], int]) -> str:

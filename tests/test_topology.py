@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from ddp_doctor import topology as tree
 from ddp_doctor.facts import Cpu, Gpu, Gpus, NvLink, PciDevice, Topology
+from ddp_doctor.model import Node, Report, Summary, Tool
+from ddp_doctor.report import Options, table
 
 CAPTURES = Path(__file__).parents[2] / "shared/captures"
 here = pytest.mark.skipif(not CAPTURES.exists(), reason="../shared/captures is not here")
@@ -206,3 +208,17 @@ def test_every_captured_tree_has_a_symmetric_matrix():
         topology = read(path)
         cells = worked_out(topology) if tree.matrix(topology) else {}
         assert all(cells[b, a] == cell for (a, b), cell in cells.items()), path
+
+
+# --------------------------------------------------------------------------- in the report
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_report_shows_each_matrix_once_with_v(verbose):
+    """A table is never wrapped; nodes with the same one stand together."""
+    lines = ("      GPU0  GPU1", "GPU0  X     NV18" + "  -" * 30)
+    nodes = (Node("n1", matrix=lines), Node("n2", matrix=lines), Node("n3", matrix=("      GPU0", "GPU0  X")), Node("n4"))
+    page = table.render(Report(1, Tool("ddp-doctor", "1"), nodes, (), Summary("Ready.", 0)), Options(width=60, verbose=verbose))
+    assert page.count("Ways between GPUs and network cards") == (2 if verbose else 0)
+    assert page.count(f"\n  {lines[1]}\n") == (1 if verbose else 0)
+    assert ("of n1, n2" in page) is verbose

@@ -40,6 +40,7 @@ def render(report: Report, options: Options) -> str:
         _faults(found, report, page),
         _broken(found, report, page),
         _passed(found, report, page),
+        _matrices(report.nodes, page),
         _skipped(found, page),
         _remarks(report, page),
         _next(report, page),
@@ -236,6 +237,20 @@ def _pass_words(finding: Finding, report: Report) -> str:
     nodes = findings.where(finding, report)
     expected = f" (expected: {verdict.expected})" if verdict.expected else ""
     return f"{verdict.check}{subject}{f' on {nodes}' if nodes else ''}: {verdict.measured or 'fine'}{expected}"
+
+
+def _matrices(nodes: Sequence[Node], page: _Page) -> Iterator[str]:
+    """With -v how near GPUs and network cards are to each other; nodes with the same table together."""
+    tables: Dict[Tuple[str, ...], List[str]] = {}
+    for node in nodes:
+        if page.verbose and node.matrix:
+            tables.setdefault(node.matrix, []).append(node.name)
+    for number, (lines, owners) in enumerate(tables.items()):
+        if number:
+            yield ""
+        where = f" of {', '.join(owners)}" if len(nodes) > 1 else ""
+        yield from page.heading(f"Ways between GPUs and network cards{where}, as nvidia-smi topo -m names them")
+        yield from ("  " + escape.terminal(line) for line in lines)
 
 
 _MANY = 8
