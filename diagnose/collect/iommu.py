@@ -1,4 +1,4 @@
-"""What the IOMMU does with the requests of GPUs and NICs."""
+"""What the IOMMU does with the requests of GPUs."""
 
 import re
 from typing import Optional, Sequence, Tuple
@@ -14,7 +14,7 @@ _WORD = re.compile(r"(intel_iommu|amd_iommu|iommu|iommu\.passthrough|iommu\.stri
 
 
 def state(host: Host, groups: Sequence[str]) -> Tuple[str, str]:
-    """("off" | "passthrough" | "translated" | "on", what says so). groups: those of GPUs, then of NICs. Raises Unreadable.
+    """("off" | "passthrough" | "translated" | "on", what says so). groups: those of the GPUs. Raises Unreadable.
 
     "on" is an IOMMU whose mode nothing tells: before Linux 5.11 groups have no type for ordinary users.
     """

@@ -45,9 +45,11 @@ def read(host: Host, ask: Ask) -> Topology:
 
 
 def _groups(devices: Sequence[PciDevice]) -> Tuple[str, ...]:
-    """IOMMU groups of GPUs and NICs: those of the GPUs first."""
-    ends = sorted((d for d in devices if d.kind in ("gpu", "nic") and d.iommu_group), key=lambda d: d.kind)
-    return tuple(dict.fromkeys(device.iommu_group or "" for device in ends))
+    """IOMMU groups of the GPUs; on a node without any those of the NICs."""
+    groups = [
+        dict.fromkeys(d.iommu_group for d in devices if d.kind == kind and d.iommu_group) for kind in ("gpu", "nic")
+    ]
+    return tuple(groups[0] or groups[1])
 
 
 def _host_bridges(devices: Sequence[PciDevice]) -> Dict[str, Optional[int]]:

@@ -1,6 +1,8 @@
 """Checks of the way between GPUs and network cards."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ddp_doctor.facts import (
@@ -342,3 +344,85 @@ def test_addresses_in_commands_are_quoted():
         if v.outcome.value == "failed"
     )
     assert "-s '0000:19:00.0; rm -rf /'" in remedy_text(verdict)
+
+
+# --------------------------------------------------------------------------- a captured server
+
+CAPTURE = Path(__file__).parents[3] / "shared/captures/5-host/lspci/gpud.lspci-vvv.txt"
+"""A server with eight H100, each with a 400 Gb/s card on its switch; only the NVSwitches' ports redirect, by design."""
+here = pytest.mark.skipif(not CAPTURE.exists(), reason="../shared/captures is not here")
+
+
+def from_lspci(text):
+    """GPUs, cards and bridges of ``lspci -vvv``; the numbers of the bridges' buses tell what is below what."""
+    blocks = {f"0000:{block[:7]}": block for block in re.split(r"\n(?=[0-9a-f]{2}:)", text.strip())}
+    above = {f"0000:{bus}": pci for pci, b in blocks.items() for bus in re.findall(r"secondary=([0-9a-f]{2}),", b)}
+    ports = iter(range(99))
+    for pci, block in blocks.items():
+        first = block.split("\n")[0]
+        kinds = {"gpu": r"3D controller: NVIDIA", "nic": r"Ethernet controller: Mellanox", "bridge": r"PCI bridge"}
+        kind = next((kind for kind, words in kinds.items() if re.search(words, first)), None)
+        if kind is not None:
+            yield from_block(pci, kind, block, way(pci, above), (f"mlx5_{next(ports)}",) if kind == "nic" else ())
+
+
+def way(pci, above):
+    """The bridges from the root port down to a function."""
+    bridge = above.get(pci[:7])
+    return (*way(bridge, above), bridge) if bridge else ()
+
+
+def from_block(pci, kind, block, parents, rdma):
+    def number(pattern):
+        found = re.search(pattern, block)
+        return float(found.group(1)) if found else None
+
+    acs = re.search(r"ACSCtl:.*ReqRedir([+-]) CmpltRedir([+-])", block)
+    return PciDevice(
+        pci, kind, host_bridge=f"pci{(parents or (pci,))[0][:7]}", parents=parents, numa_node=number(r"NUMA node: (\d)"),
+        speed_gt_s=number(r"LnkSta:\s*Speed ([\d.]+)GT"), speed_max_gt_s=number(r"LnkCap:.*Speed ([\d.]+)GT"),
+        width=number(r"LnkSta:.*Width x(\d+)"), width_max=number(r"LnkCap:.*Width x(\d+)"),
+        acs_redirect="+" in acs.groups() if acs else None, max_read_request_bytes=number(r"MaxReadReq (\d+)"),
+        relaxed_ordering="RlxdOrd+" in block, rdma=rdma, vendor_device=block.split("\n")[0][8:],
+        unread={} if acs else {"acs_redirect": Reason("not-applicable", "no ACS capability")},
+    )  # fmt: skip
+
+
+def captured(edit=str):
+    text = edit(CAPTURE.read_text(errors="backslashreplace"))
+    topology = Topology(devices=tuple(from_lspci(text)), iommu="off", iommu_said_by="-", peer_memory="nvidia-peermem")
+    return healthy(topology=topology, gpus=Gpus(gpus=(), on_bus=()), rdma=rdma(12))
+
+
+def block_of(pci, old, new):
+    """An edit of one function's block."""
+    return lambda text: re.sub(
+        rf"(?ms)^{re.escape(pci)} .*?(?=^\n|\Z)", lambda found: found.group().replace(old, new), text
+    )
+
+
+@here
+def test_a_healthy_captured_server_is_quiet():
+    facts = captured()
+    kinds = [device.kind for device in facts["topology"].devices]
+    assert (kinds.count("gpu"), kinds.count("nic"), kinds.count("bridge") > 40) == (8, 12, True)
+    verdicts = [v for check in ("acs-between-gpu-and-nic", "nic-link-degraded", "switch-link-degraded", "gpu-without-near-nic")
+                for v in judged(f"topology/{check}", TWO, **facts)]  # fmt: skip
+    assert {v.outcome.value for v in verdicts} == {"passed"}
+    assert len(verdicts) == 1 + 12 + 8 + 8
+    assert failures("topology", **facts) == []
+
+
+@here
+@pytest.mark.parametrize(
+    ("edit", "failed"),
+    [
+        (block_of("17:01.0", "ReqRedir- CmpltRedir-", "ReqRedir+ CmpltRedir+"), {"topology/acs-between-gpu-and-nic"}),
+        (block_of("3c:00.0", "Width x16 (ok)", "Width x8 (downgraded)"), {"topology/nic-link-degraded", "topology/nic-link-below-siblings"}),
+        (block_of("3c:00.0", "MaxReadReq 4096", "MaxReadReq 512"), {"topology/max-read-request-low"}),
+        (block_of("3c:00.0", "RlxdOrd+", "RlxdOrd-"), {"topology/relaxed-ordering-differs"}),
+        (block_of("3c:00.0", "Mellanox", "Some"), {"topology/gpu-without-near-nic"}),
+    ],
+)  # fmt: skip
+def test_the_same_with_one_fault(edit, failed):
+    assert set(failures("topology", **captured(edit))) == failed
