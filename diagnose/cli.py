@@ -132,6 +132,8 @@ _printing = _options(
     help="Judge collected facts or a collect_env report, or re-print a saved report; more files or folders may follow.",
 )
 @click.option("--replay", metavar="BUNDLE", help="Judge a recorded bundle (tar.gz or folder) as if on its node.")
+@click.option("--baseline", metavar="FILE", help="Hold the nodes against a good day that --save-baseline kept.")
+@click.option("--save-baseline", metavar="FILE", help="Keep what the nodes are like now, to compare with later.")
 @click.argument("files", nargs=-1)
 def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[str], **options: Any) -> int:
     """Examine this node: what would make a job fail, hang or crawl here, and what to change."""
@@ -142,14 +144,39 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
     writers = _writers(options)
     with _plain_errors():
         config = _config(options)
+        baseline = options["baseline"]
         if facts_given:
-            report = _report_of_saved((*facts_given, *files), config)
+            report, fleet = _report_of_saved((*facts_given, *files), config, baseline)
         else:
-            report = _report_of_node(_host(replay), _ask(options), config, options["deadline"])
-    return _print(report, writers, options, config.fail_on)
+            report, fleet = _report_of_node(_host(replay), _ask(options), config, options["deadline"], baseline)
+        saved = _saved_baseline(options["save_baseline"], fleet)
+    status = _print(report, writers, options, config.fail_on)
+    return status if saved else USAGE
 
 
-def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float]) -> Any:
+def _fleet(config: Any, baseline: Optional[str]) -> Any:
+    """An empty fleet, with the good day that it is held against."""
+    from ddp_doctor.cluster.fleet import Fleet
+
+    if baseline is None:
+        return Fleet(partitions=config.policy.partitions)
+    from ddp_doctor.cluster import baseline as good_day
+
+    return Fleet(partitions=config.policy.partitions, good=good_day.load(baseline))
+
+
+def _saved_baseline(path: Optional[str], fleet: Any) -> bool:
+    """Was the baseline written, where one is wanted? A saved report that is printed again has no values to keep."""
+    if path is None:
+        return True
+    from ddp_doctor.cluster import baseline as good_day
+
+    if not fleet.nodes:
+        raise click.UsageError("--save-baseline needs nodes that are examined, or facts; a saved report has too little")
+    return _written(path, lambda: good_day.save(path, fleet))
+
+
+def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float], baseline: Optional[str]) -> Any:
     """Examine one node; the checks are loaded while the node answers."""
     from ddp_doctor.collect import Gathering
     from ddp_doctor.progress import Progress
@@ -159,19 +186,41 @@ def _report_of_node(host: Any, ask: Any, config: Any, deadline_s: Optional[float
         from ddp_doctor import document, examine
 
         checks, loaded = _checks(config)
+        fleet = _fleet(config, baseline)
         with Progress() as progress:
             facts = document.facts_collected(gathering.document(progress))
-    return examine.report([facts], checks, loaded, config)
+    return examine.report([facts], checks, loaded, config, fleet=fleet), fleet
 
 
-def _report_of_saved(paths: Tuple[str, ...], config: Any) -> Any:
+def _report_of_saved(paths: Tuple[str, ...], config: Any, baseline: Optional[str]) -> Any:
     """Judge collected facts, or take a saved report as it is."""
     from ddp_doctor import examine
+    from ddp_doctor.facts import NodeFacts
 
-    nodes, saved = examine.read_saved(paths)
-    if saved and (nodes or len(saved) > 1):
-        raise click.UsageError("a saved report is printed alone; give facts files to judge several nodes")
-    return saved[0] if saved else examine.report(nodes, *_checks(config), config)
+    fleet = _fleet(config, baseline)
+    files = examine.files(paths)
+    saved = examine.read_saved(files)
+    first = next(saved)
+    if not isinstance(first, NodeFacts):
+        if len(files) > 1:
+            raise click.UsageError(ALONE)
+        return first, fleet
+    nodes = _facts_only(first, saved)
+    return examine.report(nodes, *_checks(config), config, examined=len(files), fleet=fleet), fleet
+
+
+ALONE = "a saved report is printed alone; give facts files to judge several nodes"
+
+
+def _facts_only(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    """Nodes as they are read; a report among them is refused."""
+    from ddp_doctor.facts import NodeFacts
+
+    yield first
+    for found in others:
+        if not isinstance(found, NodeFacts):
+            raise click.UsageError(ALONE)
+        yield found
 
 
 def _checks(config: Any) -> Tuple[Any, Any]:
@@ -283,6 +332,29 @@ def lint(files: Tuple[str, ...], nccl: Optional[str], torch: Optional[str], **op
     report = linting.report(read, chosen, config, version)
     status = _print(report, writers, options, config.fail_on)
     return status if len(read) == len(files) or status == 1 else failed
+
+
+@cli.command(short_help="What differs between two nodes, or between then and now.")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def compare(a: str, b: str, as_json: bool) -> int:
+    """What differs between the facts in the files A and B (of ``collect``): two nodes, or one node then and now.
+
+    The exit status is 0 when nothing differs, 1 when something does, and 3 when nothing that is known does and something
+    could not be read on one side.
+    """
+    from ddp_doctor import compare as comparing
+    from ddp_doctor import examine
+    from ddp_doctor.facts import NodeFacts
+
+    with _plain_errors():
+        found: List[Any] = list(examine.read_saved(examine.files([a, b])))
+        if len(found) != 2 or not all(isinstance(facts, NodeFacts) for facts in found):
+            raise click.UsageError("two files with facts are compared: one of each node, or of each day")
+    comparison = comparing.compare(found[0], found[1])
+    _write("-", (comparing.as_json(comparison) if as_json else comparing.text(comparison, _width())) + "\n")
+    return comparison.exit_status
 
 
 @cli.command(short_help="List the checks, or explain one.")
@@ -534,11 +606,11 @@ def _written(path: str, write: Callable[[], None]) -> bool:
 
 
 def _status(report: Any, style: str) -> int:
-    from ddp_doctor.model import Severity, worst
+    from ddp_doctor.model import Severity, folded, worst
 
     if style == "plain":
         return int(report.summary.exit_status)
-    found = worst(list(report.verdicts))
+    found = worst(folded(report.verdicts))
     if found in (Severity.ERROR, Severity.WARNING):
         return _NAGIOS[found.value]
     return _NAGIOS[{1: "warning", 3: "unknown"}.get(report.summary.exit_status, "passed")]

@@ -135,6 +135,7 @@ def glibc_fits(build: TorchBuild, glibc: str, machine: str) -> bool:
     return floor is not None and at_least(glibc, floor.version) is True
 
 
+@lru_cache(maxsize=64)
 def last_torch_for(glibc: str, machine: str) -> str:
     """The newest torch whose official wheel a system with this glibc can load; "none" where there is none."""
     return max((row.torch for row in tables.torch() if glibc_fits(row, glibc, machine)), key=newer, default="none")

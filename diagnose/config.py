@@ -191,7 +191,7 @@ def _severity(path: str, key: str, value: Any) -> Severity:
 def _policy(path: str, table: Dict[str, Any]) -> Policy:
     import msgspec
 
-    names = [f.name for f in fields(Policy) if f.name not in ("waivers", "today", "collected_on")]
+    names = [f.name for f in fields(Policy) if f.name not in ("waivers", "today", "collected_on", "examined")]
     values = {key.replace("-", "_"): value for key, value in table.items()}
     _refuse_unknown(path, "policy.", values, names)
     for name in (name for name in values if name.endswith("_bytes")):

@@ -4,16 +4,19 @@ import datetime
 import fnmatch
 import traceback
 from dataclasses import replace
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
+from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS, NodeFacts, Reason
-from ddp_doctor.model import NotKnown, Outcome, Reading, Remedy, Severity, Verdict, Waived
+from ddp_doctor.model import NotKnown, Outcome, Reading, Remedy, Severity, Verdict, Waived, folded
 from ddp_doctor.policy import Policy
 from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
 
 NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
+
+NOTHING = Reason("not-applicable", "nothing of the kind on this node")
 
 
 def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Verdict]:
@@ -27,6 +30,103 @@ def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Ver
         if _is_for(check, supply)
         for verdict in _verdicts(check, facts.name, supply, config)
     ]
+
+
+class Judge:
+    """Judges nodes one after another; the verdicts are without their node's name.
+
+    A check is a pure function: of sections that are the very objects of another node's (``document.Reader`` sees to it)
+    it is not asked again. That is what makes large fleets of like nodes cheap.
+    """
+
+    def __init__(self, checks: Iterable[Check], config: Config) -> None:
+        self._config = config
+        groups: Dict[Tuple[str, ...], List[Tuple[int, Check]]] = {}
+        for number, check in enumerate(check for check in checks if "fleet" not in check.parameters):
+            asked = {*check.parameters, *(check.fix.parameters if check.fix else ())} - {"finding"}
+            groups.setdefault(tuple(sorted(asked)), []).append((number, check))
+        self._groups = groups
+        self._seen: Dict[Tuple[str, ...], Dict[Any, Any]] = {names: {} for names in groups}
+        self._same: Dict[Verdict, Verdict] = {}
+        """Verdicts, so that equal ones of many nodes are one object."""
+
+    def verdicts(self, facts: NodeFacts) -> List[Verdict]:
+        """Every check's verdicts in the checks' order."""
+        policy = replace(policy_for_node(self._config.policy, facts.launch), collected_on=_day(facts.collected_at))
+        config = replace(self._config, policy=policy)
+        supply = _supply(facts, policy)
+        keys = _keys(supply)
+        found: Dict[int, List[Verdict]] = {}
+        for names, checks in self._groups.items():
+            found.update(self._of_group(names, checks, [keys.get(name) for name in names], supply, config))
+        return [verdict for number in sorted(found) for verdict in found[number]]
+
+    def _of_group(
+        self, names: Tuple[str, ...], checks: List[Tuple[int, Check]], keys: List[Any], supply: Any, config: Config
+    ) -> Dict[int, List[Verdict]]:
+        """Verdicts of checks that ask for the same things, by the checks' numbers."""
+        seen, key = self._seen[names], tuple(keys)
+        if key not in seen:
+            if len(seen) >= REMEMBERED:
+                del seen[next(iter(seen))]
+            verdicts = {
+                number: [self._same.setdefault(v, v) for v in _verdicts(check, "", supply, config)]
+                for number, check in checks
+                if _is_for(check, supply)
+            }
+            seen[key] = (verdicts, [supply.get(name) for name in names])  # the sections live as long as their ids count
+        result: Dict[int, List[Verdict]] = seen[key][0]
+        return result
+
+
+REMEMBERED = 64
+"""So many different answers of a group of checks are kept: a fleet has few kinds of nodes, and many unlike sections."""
+
+
+def _keys(supply: Dict[str, Any]) -> Dict[str, Any]:
+    """What stands for each parameter in a key: the identity of a section, the reason where there is none."""
+    policy, reasons = supply["policy"], supply["reasons"]
+    keys = {name: id(section) if section is not None else reasons.get(name) for name, section in supply.items()}
+    keys["policy"] = (policy.nnodes, policy.nproc_per_node, policy.launcher, policy.collected_on)
+    keys["reasons"] = frozenset(reasons.items())
+    return keys
+
+
+def judge_fleet(fleet: Fleet, checks: Iterable[Check], config: Config) -> Iterator[Tuple[Verdict, Tuple[str, ...]]]:
+    """Verdicts of the checks over a fleet, without node, and the nodes that each holds for; ("",) where it blames none.
+
+    A node without a value of a column that a check asked for is skipped by name, with the column's reason.
+    """
+    several = len(fleet.nodes) > 1
+    policy = replace(config.policy, nnodes=config.policy.nnodes or (len(fleet.nodes) if several else None))
+    for check in checks:
+        if "fleet" in check.parameters and (several or fleet.good.columns):
+            yield from _over_fleet(check, fleet, replace(config, policy=policy))
+
+
+def _over_fleet(check: Check, fleet: Fleet, config: Config) -> Iterator[Tuple[Verdict, Tuple[str, ...]]]:
+    supply = {"policy": config.policy, "reasons": {}, "fleet": fleet}
+    severity = _severity(check, config)
+    fleet.asked.clear()
+    told = False
+    for reading in _readings(check, supply, config.policy):
+        if reading.reason == NOTHING:
+            break
+        told = True
+        for verdict in _of_reading(check, "", severity, reading, supply, config):
+            yield verdict, reading.nodes or ("",)
+    without = fleet.without()
+    for reason, nodes in _by_reason(without).items():
+        yield _verdict(check, "", severity, Reading(ok=None, reason=reason)), nodes
+    if not told and not without:
+        yield _verdict(check, "", severity, Reading(ok=None, reason=NOTHING)), ("",)
+
+
+def _by_reason(without: Mapping[str, Reason]) -> Dict[Reason, Tuple[str, ...]]:
+    found: Dict[Reason, List[str]] = {}
+    for node, reason in without.items():
+        found.setdefault(reason, []).append(node)
+    return {reason: tuple(nodes) for reason, nodes in found.items()}
 
 
 def _day(seconds: Optional[float]) -> Optional[datetime.date]:
@@ -56,14 +156,21 @@ def _verdicts(check: Check, node: str, supply: Dict[str, Any], config: Config) -
     """Readings made into verdicts, with severity, waiver and remedies."""
     severity = _severity(check, config)
     for reading in _readings(check, supply, config.policy):
-        verdict = _verdict(check, node, severity, reading)
-        if verdict.outcome is Outcome.FAILED:
-            verdict = replace(verdict, waived=_waiver(verdict, config.policy))
-            fixes, broken = _remedies(check.fix, verdict, supply)
-            verdict = replace(verdict, fixes=fixes)
-            if broken:
-                yield Verdict(check.id, node, Outcome.BROKEN, severity, reading.subject, reason=broken)
-        yield verdict
+        yield from _of_reading(check, node, severity, reading, supply, config)
+
+
+def _of_reading(
+    check: Check, node: str, severity: Severity, reading: Reading, supply: Dict[str, Any], config: Config
+) -> Iterator[Verdict]:
+    """The verdict of a reading; before it, where the fix could not tell, that this is broken."""
+    verdict = _verdict(check, node, severity, reading)
+    if verdict.outcome is Outcome.FAILED:
+        verdict = replace(verdict, waived=_waiver(verdict, config.policy))
+        fixes, broken = _remedies(check.fix, verdict, supply)
+        verdict = replace(verdict, fixes=fixes)
+        if broken:
+            yield Verdict(check.id, node, Outcome.BROKEN, severity, reading.subject, reason=broken)
+    yield verdict
 
 
 def _severity(check: Check, config: Config) -> Severity:
@@ -95,7 +202,7 @@ def _readings(check: Check, supply: Dict[str, Any], policy: Policy) -> Iterator[
         seen = True
         yield Reading(ok=None, reason=Reason("broken", f"{type(error).__name__}: {error} ({_where(error)})"))
     if not seen:
-        yield Reading(ok=None, reason=Reason("not-applicable", "nothing of the kind on this node"))
+        yield Reading(ok=None, reason=NOTHING)
 
 
 def _missing(check: Check, supply: Dict[str, Any]) -> Optional[Reason]:
@@ -167,7 +274,7 @@ def _remedies(
 
 def exit_status(verdicts: Iterable[Verdict], fail_on: Severity, unsure: bool = False) -> int:
     """0 nothing at or above ``fail_on``; 1 something; 3 no verdict possible (a check broken, or ``unsure``)."""
-    for verdict in verdicts:
+    for verdict in folded(verdicts):
         if verdict.counts and verdict.severity.rank >= fail_on.rank:
             return 1
         unsure = unsure or verdict.outcome is Outcome.BROKEN

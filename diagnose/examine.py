@@ -1,12 +1,14 @@
 """Examining: from this node, from facts or from a recording to one report."""
 
 import os
-from typing import Iterable, Iterator, List, Tuple, Union
+from dataclasses import replace
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Union
 
 from ddp_doctor import __version__, document, engine, given, importers, summary
+from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.config import Config
 from ddp_doctor.facts import NodeFacts, Reason
-from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict
+from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict, Verdicts
 from ddp_doctor.registry import Check, Registry
 from ddp_doctor.scope import in_scope
 
@@ -15,24 +17,53 @@ FILE_LIMIT_BYTES = 512 * 2**20
 """A report on 10,000 nodes of 30 kB each (DESIGN 7) is 300 MB; what is longer, or never ends, is not read into memory."""
 
 
-def report(nodes: Iterable[NodeFacts], checks: List[Check], loaded: Registry, config: Config) -> Report:
-    """Judge nodes one by one and sum up."""
-    verdicts: List[Verdict] = []
-    seen: List[NodeFacts] = []
-    for facts in nodes:
-        seen.append(facts)
-        verdicts.extend(engine.judge(in_scope(facts, config.policy.scope), checks, config))
-    verdicts.extend(_plugin_verdicts(loaded))
+def report(
+    nodes: Iterable[NodeFacts],
+    checks: List[Check],
+    loaded: Registry,
+    config: Config,
+    examined: Optional[int] = None,
+    fleet: Optional[Fleet] = None,
+) -> Report:
+    """Judge nodes one by one as they come, then the fleet, and sum up.
+
+    examined: how many nodes there are, where it is known before they come. fleet: an empty one to be fed, with the good
+    day that it is held against.
+    """
+    fleet = Fleet(partitions=config.policy.partitions) if fleet is None else fleet
+    policy = replace(config.policy, examined=examined)
+    judge = engine.Judge(checks, replace(config, policy=policy))
+    verdicts, seen, entries = Verdicts(), summary.Seen(), []
+    for facts in _distinct(nodes):
+        facts = in_scope(facts, policy.scope)
+        seen.add(facts)
+        fleet.add(facts)
+        entries.append(summary.node(facts))
+        for verdict in judge.verdicts(facts):
+            verdicts.add(verdict, (facts.name,))
+    for verdict, names in engine.judge_fleet(fleet, checks, config):
+        verdicts.add(verdict, names)
+    for verdict in _plugin_verdicts(loaded):
+        verdicts.add(verdict, ("",))
     remarks = (f"configuration: {config.source}",) if config.source else ()
     unsure = bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
     status = engine.exit_status(verdicts, config.fail_on, unsure)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
         tool=Tool("ddp-doctor", __version__),
-        nodes=tuple(summary.node(facts) for facts in seen),
-        verdicts=tuple(verdicts),
+        nodes=tuple(entries),
+        verdicts=verdicts,
         summary=summary.summarise(seen, verdicts, config.policy, status, remarks),
     )
+
+
+def _distinct(nodes: Iterable[NodeFacts]) -> Iterator[NodeFacts]:
+    """Nodes under names of their own: a name that was there already gets a number, and fleet checks say what that means."""
+    times: Dict[str, int] = {}
+    for facts in nodes:
+        times[facts.name] = times.get(facts.name, 0) + 1
+        number = times[facts.name]
+        yield facts if number == 1 else replace(facts, name=f"{facts.name} ({number})")
 
 
 def _plugin_verdicts(loaded: Registry) -> Iterator[Verdict]:
@@ -42,33 +73,34 @@ def _plugin_verdicts(loaded: Registry) -> Iterator[Verdict]:
         yield Verdict("plugin/not-loaded", "", Outcome.BROKEN, Severity.WARNING, subject=name, reason=reason)
 
 
-def _saw_nothing(verdicts: List[Verdict]) -> bool:
+def _saw_nothing(verdicts: Verdicts) -> bool:
     """Was nothing judged, though not because nothing applies or was asked?"""
-    judged = any(verdict.outcome in (Outcome.PASSED, Outcome.FAILED) for verdict in verdicts)
-    moot = verdicts and all(verdict.reason and verdict.reason.kind in _MOOT for verdict in verdicts)
+    judged = any(verdict.outcome in (Outcome.PASSED, Outcome.FAILED) for verdict in verdicts.nodes)
+    moot = verdicts.nodes and all(verdict.reason and verdict.reason.kind in _MOOT for verdict in verdicts.nodes)
     return not judged and not moot
 
 
-def read_saved(paths: Iterable[str]) -> Tuple[List[NodeFacts], List[Report]]:
-    """Facts and reports from files and folders of them. Raises BadDocument, which names the file."""
-    facts: List[NodeFacts] = []
-    reports: List[Report] = []
-    for path in (file for place in paths for file in _files(place)):
+def read_saved(files: Iterable[str]) -> Iterator[Union[NodeFacts, Report]]:
+    """Facts and reports from files, one by one as they are asked for. Raises BadDocument, which names the file."""
+    reader = document.Reader()
+    names: Set[str] = set()
+    for path in files:
         try:
-            found = _document(given.content(path, FILE_LIMIT_BYTES), _name(path, facts))
+            found = _document(given.content(path, FILE_LIMIT_BYTES), _name(path, names), reader)
         except OSError as error:
             raise document.BadDocument(f"{path}: {error.strerror}") from None
         except (document.BadDocument, importers.BadReport) as error:
             raise document.BadDocument(f"{path}: {error}") from None
-        if isinstance(found, Report):
-            reports.append(found)
-        else:
-            facts.append(found)
-    return facts, reports
+        if isinstance(found, NodeFacts):
+            names.add(found.name)
+        yield found
 
 
-def _document(content: bytes, name: str) -> Union[NodeFacts, Report]:
+def _document(content: bytes, name: str, reader: document.Reader) -> Union[NodeFacts, Report]:
     """One file's facts or report; what is not JSON may be another tool's report of the node ``name``."""
+    facts = reader.facts(content)
+    if facts is not None:
+        return facts
     try:
         plain = document.plain_from(content)
     except document.BadDocument as error:
@@ -79,10 +111,15 @@ def _document(content: bytes, name: str) -> Union[NodeFacts, Report]:
     return document.report_from(plain) if document.is_report(plain) else document.facts_from(plain)
 
 
-def _name(path: str, others: List[NodeFacts]) -> str:
+def _name(path: str, others: Set[str]) -> str:
     """A report of another tool names no node: it is called like its file, by the whole path where that is taken."""
     name = os.path.splitext(os.path.basename(path))[0]
-    return path if any(facts.name == name for facts in others) else name
+    return path if name in others else name
+
+
+def files(paths: Iterable[str]) -> List[str]:
+    """The files in question: those given, and those in folders that were given. Raises BadDocument."""
+    return [file for place in paths for file in _files(place)]
 
 
 def _files(path: str) -> List[str]:

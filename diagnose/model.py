@@ -1,8 +1,8 @@
 """The words of a diagnosis: severity and outcome, readings, verdicts, remedies and the report."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ddp_doctor.facts import How, Reason
 
@@ -72,6 +72,8 @@ class Reading:
     subject: str = ""
     source: str = ""
     reason: Optional[Reason] = None
+    nodes: Tuple[str, ...] = ()
+    """Of a check over a fleet: the nodes that it speaks of; empty where it speaks of all and blames none."""
 
 
 def unknown(section: Any, name: str, subject: str = "") -> Reading:
@@ -169,6 +171,45 @@ class Verdict:
         return self.outcome is Outcome.FAILED and self.waived is None
 
 
+class Verdicts(Sequence[Verdict]):
+    """Verdicts of many nodes, those that differ only in the node kept once; they are read like any sequence of verdicts.
+
+    Equal ones stand side by side, in the order of their first appearance.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: Dict[Verdict, List[str]] = {}
+        """Verdict without its node -> nodes that have it."""
+        self._known: Dict[int, Tuple[Verdict, List[str]]] = {}
+        """The same lists by the identity of verdicts, which are kept so that it stays theirs."""
+
+    def add(self, verdict: Verdict, nodes: Iterable[str]) -> None:
+        """Take in a verdict without its node, for these nodes. Of one that was seen before, that very object is fast."""
+        known = self._known.get(id(verdict))
+        if known is None:
+            known = self._known[id(verdict)] = (verdict, self.nodes.setdefault(verdict, []))
+        known[1].extend(nodes)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.nodes.values()))
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return (replace(verdict, node=node) for verdict, names in self.nodes.items() for node in names)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
+def folded(verdicts: Iterable[Verdict]) -> Dict[Verdict, List[str]]:
+    """Verdict without its node -> nodes that have it, in the order of their first appearance."""
+    if isinstance(verdicts, Verdicts):
+        return verdicts.nodes
+    found: Dict[Verdict, List[str]] = {}
+    for verdict in verdicts:
+        found.setdefault(replace(verdict, node=""), []).append(verdict.node)
+    return found
+
+
 @dataclass(frozen=True)
 class Node:
     """One node in a report. status: examined or unreachable. summary: label -> text for the header."""
@@ -209,7 +250,7 @@ class Report:
     schema_version: int
     tool: Tool
     nodes: Tuple[Node, ...]
-    verdicts: Tuple[Verdict, ...]
+    verdicts: Sequence[Verdict]
     summary: Summary
 
 
@@ -235,7 +276,7 @@ def check(severity: Severity, several_nodes: bool = False) -> Callable[[Function
     return mark
 
 
-def worst(verdicts: List[Verdict]) -> Optional[Severity]:
+def worst(verdicts: Iterable[Verdict]) -> Optional[Severity]:
     """The highest severity among failures that count, or None."""
     found = [v.severity for v in verdicts if v.counts]
     return max(found, key=lambda severity: severity.rank) if found else None

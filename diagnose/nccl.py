@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from ddp_doctor.facts import Address, Env, Gid, Interface, Network, Rdma, RdmaDevice, RdmaPort, Torch
+from ddp_doctor.remembered import by_identity
 
 Version = Tuple[int, ...]
 Ip = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
@@ -24,6 +25,7 @@ MAX_INTERFACES = 16
 ANY_PORT = -1
 
 
+@by_identity
 def version_of(torch: Optional[Torch]) -> Optional[Version]:
     """The NCCL that this torch will use, as numbers: the loaded one, else the one torch names, else the wheel's."""
     if torch is None:
@@ -437,6 +439,7 @@ def overridden(env: Optional[Env]) -> Optional[Carrier]:
     return None
 
 
+@by_identity
 def _own_network(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Version]) -> Carrier:
     if rdma is None or rdma.devices is None:
         return Carrier("unknown", "the RDMA devices could not be read")

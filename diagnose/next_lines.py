@@ -64,11 +64,12 @@ def _look_there(facts: NodeFacts) -> Iterator[str]:
         yield "ddp-doctor run"
 
 
-def nnodes(nodes: Sequence[NodeFacts], policy: Policy) -> Optional[int]:
-    """The number of the job's nodes, where something says so."""
+def nnodes(nodes: Sequence[NodeFacts], policy: Policy, examined: int = 0) -> Optional[int]:
+    """The number of the job's nodes, where something says so; else that of the nodes examined, ``nodes`` or more."""
     launch = nodes[0].launch if nodes else None
     told = policy.nnodes or (launch.nnodes if launch else None)
-    return told or (len(nodes) if len(nodes) > 1 else None)
+    examined = max(examined, len(nodes))
+    return told or (examined if examined > 1 else None)
 
 
 def _launcher(facts: NodeFacts, policy: Policy) -> Optional[str]:
@@ -202,8 +203,7 @@ def _by_hand(nodes: Sequence[NodeFacts], policy: Policy, job: int) -> Iterator[s
         return
     alike = len({_line(f, policy, nodes, job, "") for f in nodes}) == 1 and not exports
     if alike and len(nodes) > _LISTED:
-        ranks = ", ".join(f"{escape.terminal(f.name)} {rank}" for rank, f in enumerate(nodes))
-        yield f"# on each node, with its own --node_rank: {ranks}"
+        yield f"# on each node, with its own --node_rank: 0 on {escape.terminal(nodes[0].name)}, 1 to {job - 1} on the others"
         yield _line(nodes[0], policy, nodes, job, "0")
         return
     for rank, facts in enumerate(nodes):

@@ -39,6 +39,10 @@ class Policy:
     homogeneous: bool = True
     """All nodes of the job are alike: WORLD_SIZE must be nnodes x nproc_per_node."""
 
+    partitions: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
+    """Kinds of nodes that differ on purpose: name -> their nodes, as sets "gpu[01-32]" or patterns "a100-*". Nodes are
+    compared with those of their own partition only; nodes that none names are one more."""
+
     # what must be there
     require: Tuple[str, ...] = ()
     """Sections that must have been read: gpus, rdma, torch ..."""
@@ -96,6 +100,8 @@ class Policy:
     """Day of judging (or --as-of)."""
     collected_on: Optional[datetime.date] = None
     """Day on which the node's facts were taken; the engine fills it in."""
+    examined: Optional[int] = None
+    """Nodes that are examined together: that many has the job, where nothing else says so and there are several."""
 
     @property
     def day(self) -> datetime.date:
@@ -110,11 +116,12 @@ class Policy:
 
 def for_node(policy: Policy, launch: Optional[Launch]) -> Policy:
     """The policy with what only the node's launcher knows: number of nodes, ranks per node, launcher."""
+    examined = policy.examined if (policy.examined or 0) > 1 else None
     if launch is None:
-        return policy
+        return policy if policy.nnodes is not None else replace(policy, nnodes=examined)
     return replace(
         policy,
-        nnodes=policy.nnodes if policy.nnodes is not None else launch.nnodes,
+        nnodes=next((n for n in (policy.nnodes, launch.nnodes, examined) if n is not None), None),
         nproc_per_node=policy.nproc_per_node if policy.nproc_per_node is not None else launch.nproc_per_node,
         launcher=policy.launcher if policy.launcher is not None else launch.launcher,
     )

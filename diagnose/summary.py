@@ -1,11 +1,13 @@
 """The report in short: each node's header, the headline, the counts and what to type next."""
 
-from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
+from dataclasses import replace
+from typing import Dict, Iterable, Iterator, List, Set, Tuple, Union
 
 from ddp_doctor import header, model, nccl, next_lines, topology
 from ddp_doctor.accelerators import answering, chosen
+from ddp_doctor.cluster.folding import folded as folded_names
 from ddp_doctor.facts import Gpus, NodeFacts
-from ddp_doctor.model import Outcome, Severity, Verdict
+from ddp_doctor.model import Outcome, Severity, Verdict, folded
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
@@ -27,34 +29,84 @@ def node(facts: NodeFacts) -> model.Node:
     )
 
 
+class Seen:
+    """What the summary needs of the nodes, taken in one by one: the facts of a few, and a word or two of the others."""
+
+    def __init__(self, nodes: Iterable[NodeFacts] = ()) -> None:
+        self.names: List[str] = []
+        self.first: List[NodeFacts] = []
+        """The first KEPT nodes: from them it follows what to type next."""
+        self.cut_short: Set[str] = set()
+        """Nodes where a section was not read because nobody would wait any longer."""
+        self.looked_for_torch = self.found_torch = False
+        self.ways: Dict[str, List[str]] = {}
+        """How data will go between nodes, in words -> nodes with GPUs where it will."""
+        for facts in nodes:
+            self.add(facts)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, facts: NodeFacts) -> None:
+        """Take in a node."""
+        self.names.append(facts.name)
+        if len(self.first) < KEPT:
+            self.first.append(facts)
+        if any(reason.kind in CUT_SHORT for reason in facts.reasons.values()):
+            self.cut_short.add(facts.name)
+        looked = bool(facts.torch) or "torch" not in facts.reasons or facts.reasons["torch"].kind != "not-asked"
+        self.looked_for_torch = self.looked_for_torch or looked
+        self.found_torch = self.found_torch or bool(facts.torch and facts.torch.installed)
+        if facts.gpus and facts.gpus.gpus:
+            way = nccl.traffic(facts.network, facts.rdma, facts.env, facts.torch, _gpus_of_job(facts.gpus))
+            self.ways.setdefault(way, []).append(facts.name)
+
+
+_FEW = 40
+"""Characters that the names of nodes may take in the headline."""
+KEPT = 64
+"""Facts of so many nodes are kept for what to type next: lines are printed for fewer still."""
+Nodes = Union[Seen, Iterable[NodeFacts]]
+
+
+def _seen(nodes: Nodes) -> Seen:
+    return nodes if isinstance(nodes, Seen) else Seen(nodes)
+
+
 def summarise(
-    nodes: Sequence[NodeFacts],
-    verdicts: Sequence[Verdict],
+    nodes: Nodes,
+    verdicts: Iterable[Verdict],
     policy: Policy,
     exit_status: int,
     remarks: Tuple[str, ...] = (),
 ) -> model.Summary:
     """The report in short; ``exit_status`` is the engine's."""
+    seen, found = _seen(nodes), folded(verdicts)
+    if len(seen) > len(seen.first):
+        policy = replace(policy, nnodes=next_lines.nnodes(seen.first, policy, len(seen)))
     return model.Summary(
-        headline=" ".join(_headline(nodes, verdicts, policy, exit_status)),
+        headline=" ".join(_headline(seen, found, policy, exit_status)),
         exit_status=exit_status,
         counts=counts(verdicts),
-        next=next_lines.lines(nodes, verdicts, policy),
+        next=next_lines.lines(seen.first, list(found), policy),
         remarks=remarks,
     )
 
 
-def counts(verdicts: Sequence[Verdict]) -> Dict[str, int]:
+Found = Dict[Verdict, List[str]]
+"""Verdict without its node -> nodes that have it."""
+
+
+def counts(verdicts: Iterable[Verdict]) -> Dict[str, int]:
     """error, warning, note, waived (failed verdicts), passed, skipped, broken -> number of verdicts."""
-    keys = [
-        "waived" if v.waived else v.severity.value if v.outcome is Outcome.FAILED else v.outcome.value for v in verdicts
-    ]
-    return {key: keys.count(key) for key in ("error", "warning", "note", "waived", "passed", "skipped", "broken")}
+    found = dict.fromkeys(("error", "warning", "note", "waived", "passed", "skipped", "broken"), 0)
+    for v, nodes in folded(verdicts).items():
+        key = "waived" if v.waived else v.severity.value if v.outcome is Outcome.FAILED else v.outcome.value
+        found[key] += len(nodes)
+    return found
 
 
-def _headline(
-    nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict], policy: Policy, exit_status: int
-) -> Iterator[str]:
+def _headline(nodes: Seen, verdicts: Found, policy: Policy, exit_status: int) -> Iterator[str]:
     """Ready or not, in plain words; then what the network will give."""
     errors = _failed(verdicts, Severity.ERROR)
     things = _causes(v for v in verdicts if v.counts and v.severity is Severity.ERROR)
@@ -78,7 +130,7 @@ def _headline(
     yield from _network(nodes, policy)
 
 
-def _failed(verdicts: Sequence[Verdict], severity: Severity) -> List[str]:
+def _failed(verdicts: Iterable[Verdict], severity: Severity) -> List[str]:
     """Checks that failed with that severity and count."""
     return sorted({v.check for v in verdicts if v.counts and v.severity is severity})
 
@@ -91,45 +143,40 @@ def _causes(failures: Iterable[Verdict]) -> int:
     return len(set(ways.values()))
 
 
-def _on(checks: List[str], nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> str:
+def _on(checks: List[str], nodes: Seen, verdicts: Found) -> str:
     if len(nodes) < 2:
         return ""
-    hit = {v.node for v in verdicts if v.counts and v.check in checks}
-    return f" on {len(hit)} of {len(nodes)} nodes"
+    hit = {node for v, names in verdicts.items() if v.counts and v.check in checks for node in names} - {""}
+    return f" on {len(hit)} of {len(nodes)} nodes" if hit else " between the nodes"
 
 
-def cut_short(nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> List[str]:
+def cut_short(nodes: Nodes, verdicts: Iterable[Verdict]) -> List[str]:
     """Nodes where Ctrl-C or --deadline ended the collecting before a section, or what a check looks at, was read."""
-    unjudged = {v.node for v in verdicts if v.reason and v.reason.kind in CUT_SHORT}
-    return [
-        facts.name
-        for facts in nodes
-        if facts.name in unjudged or any(reason.kind in CUT_SHORT for reason in facts.reasons.values())
-    ]
+    return _cut_short(_seen(nodes), folded(verdicts))
 
 
-def _doubt(nodes: Sequence[NodeFacts], verdicts: Sequence[Verdict]) -> str:
+def _cut_short(nodes: Seen, verdicts: Found) -> List[str]:
+    unjudged = {node for v, names in verdicts.items() if v.reason and v.reason.kind in CUT_SHORT for node in names}
+    return [name for name in nodes.names if name in unjudged or name in nodes.cut_short]
+
+
+def _doubt(nodes: Seen, verdicts: Found) -> str:
     """Why no verdict is possible."""
     broken = sorted({v.check for v in verdicts if v.outcome is Outcome.BROKEN})
-    cut = cut_short(nodes, verdicts)
+    cut = _cut_short(nodes, verdicts)
     if cut:
-        return "the examination was cut short" + (f" on {', '.join(cut)}" if len(nodes) > 1 else "")
+        return "the examination was cut short" + (f" on {folded_names(cut)}" if len(nodes) > 1 else "")
     if broken:
         return f"{plural(len(broken), 'check')} broke ({', '.join(broken)})"
     judged = any(v.outcome in (Outcome.PASSED, Outcome.FAILED) for v in verdicts)
     return "not every node could be examined" if judged else "nothing could be examined"
 
 
-def _network(nodes: Sequence[NodeFacts], policy: Policy) -> Iterator[str]:
+def _network(nodes: Seen, policy: Policy) -> Iterator[str]:
     """What NCCL will use between the nodes that have GPUs, unless the job has one node."""
-    if next_lines.nnodes(nodes, policy) == 1:
+    if next_lines.nnodes(nodes.first, policy, len(nodes)) == 1:
         return
-    ways: Dict[str, List[str]] = {}
-    for facts in nodes:
-        if facts.gpus and facts.gpus.gpus:
-            way = nccl.traffic(facts.network, facts.rdma, facts.env, facts.torch, _gpus_of_job(facts.gpus))
-            ways.setdefault(way, []).append(facts.name)
-    ways.pop("", None)
+    ways = {way: names for way, names in nodes.ways.items() if way}
     if len(ways) == 1:
         yield f"{next(iter(ways))}."
     elif ways:
@@ -143,12 +190,12 @@ def _gpus_of_job(gpus: Gpus) -> int:
     return working if names is None else min(working, len(names))
 
 
-def _without_torch(nodes: Sequence[NodeFacts]) -> str:
+def _without_torch(nodes: Seen) -> str:
     """Words where torch was looked for and none was found on any node: then nothing is known of what the job runs."""
-    looked = [n for n in nodes if n.torch or "torch" not in n.reasons or n.reasons["torch"].kind != "not-asked"]
-    found = any(n.torch and n.torch.installed for n in nodes)
-    return ", but no torch was examined" if looked and not found else ""
+    return ", but no torch was examined" if nodes.looked_for_torch and not nodes.found_torch else ""
 
 
 def _few(names: List[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    """The nodes, folded where that is short."""
+    text = folded_names(names)
+    return text if len(text) <= _FEW else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,11 +1,13 @@
 """Versions as tuples of numbers: 535.104.05, 1.12.1+cu113, 8.2.2004, "2.28"."""
 
 import re
+from functools import lru_cache
 from typing import Optional, Tuple
 
 Release = Tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def release(text: str) -> Release:
     """The numbers that a version begins with: (2, 1, 0) for 2.1.0a0+fe05266; () where it begins with none."""
     found = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", text.strip())

@@ -351,7 +351,7 @@ def test_a_folder_of_facts_and_files_together(tmp_path):
     (tmp_path / "read.me").write_text("not facts")
     found = report("--facts", str(tmp_path), WARNED)
     assert len(found["nodes"]) == 4
-    assert found["summary"]["headline"].startswith("Not ready: 2 things to fix on 1 of 4 nodes.")
+    assert found["summary"]["headline"].startswith("Not ready: 6 things to fix on 2 of 4 nodes.")
     (tmp_path / "empty").mkdir()
     assert "no .json or .xml file in this folder" in doctor("run", "--facts", str(tmp_path / "empty")).stderr
 

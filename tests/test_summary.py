@@ -237,7 +237,7 @@ def test_two_nodes_alike_need_no_exports():
 def test_many_nodes_alike_share_one_line():
     nodes = [facts(f"n{i}", ip=f"10.0.0.{i}") for i in range(1, 10)]
     comment, line = following(*nodes)
-    assert "n1 0, n2 1" in comment
+    assert "0 on n1, 1 to 8 on the others" in comment
     assert line == TORCHRUN.format(0).replace("--nnodes 2", "--nnodes 9")
 
 

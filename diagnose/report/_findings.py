@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Sequence, Tuple
 
-from ddp_doctor import escape
+from ddp_doctor import escape, model
+from ddp_doctor.cluster.folding import folded as folded_names
 from ddp_doctor.model import Outcome, Remedy, Report, Step, Verdict
 
 
@@ -15,6 +16,8 @@ class Finding:
     verdict: Verdict
     nodes: Tuple[str, ...]
     subjects: Tuple[str, ...] = ()
+    wordings: int = 1
+    """In so many wordings the nodes have it: numbers of their own."""
 
     @property
     def subject(self) -> str:
@@ -25,6 +28,8 @@ class Finding:
     def shown(self) -> str:
         """Whose words the verdict has, where it stands for several subjects and names one."""
         verdict = self.verdict
+        if self.wordings > 1:
+            return f"as on {self.nodes[0]}; measured values or remedies of the others differ (-v shows them)"
         named = verdict.subject in repr((verdict.measured, verdict.message, verdict.fixes))
         return f"as for {verdict.subject}, the others are alike" if len(self.subjects) > 1 and named else ""
 
@@ -44,10 +49,7 @@ class Finding:
 
 def folded(verdicts: Iterable[Verdict]) -> List[Finding]:
     """Findings that differ only in the node become one, in the order of their first appearance."""
-    nodes: Dict[Verdict, List[str]] = {}
-    for verdict in verdicts:
-        nodes.setdefault(replace(verdict, node=""), []).append(verdict.node)
-    return [Finding(verdict, tuple(names)) for verdict, names in nodes.items()]
+    return [Finding(verdict, tuple(names)) for verdict, names in model.folded(verdicts).items()]
 
 
 def over_subjects(findings: Iterable[Finding]) -> List[Finding]:
@@ -60,15 +62,37 @@ def over_subjects(findings: Iterable[Finding]) -> List[Finding]:
     return [replace(group[0], subjects=tuple(f.verdict.subject for f in group)) for group in alike.values()]
 
 
+MANY = 3
+"""More wordings of one finding than this, each on nodes of its own, are shown as one."""
+
+
+def over_wordings(findings: Iterable[Finding]) -> List[Finding]:
+    """Findings that differ between nodes in what was measured alone become one, where there are more than MANY."""
+    alike: Dict[Tuple[object, ...], List[Finding]] = {}
+    for finding in findings:
+        v = finding.verdict
+        alike.setdefault((v.check, finding.subject, v.severity, v.waived, v.message, v.why), []).append(finding)
+    return [merged for group in alike.values() for merged in (_merged(group) if len(group) > MANY else group)]
+
+
+def _merged(group: List[Finding]) -> List[Finding]:
+    nodes = tuple(dict.fromkeys(node for finding in group for node in finding.nodes))
+    return [replace(group[0], nodes=nodes, wordings=len(group))]
+
+
 def _badness(finding: Finding) -> int:
     """Low is bad: ERROR 0, WARNING 1, NOTE 2, waived 3."""
     return 3 if finding.verdict.waived else 2 - finding.verdict.severity.rank
 
 
-def faults_by_area(findings: Iterable[Finding]) -> Dict[str, List[Finding]]:
-    """Failed findings by area: the area with the worst first, in each the worst first, else by name."""
+def faults_by_area(findings: Iterable[Finding], each: bool = False) -> Dict[str, List[Finding]]:
+    """Failed findings by area: the area with the worst first, in each the worst first, else by name.
+
+    each: also those that differ between many nodes in what was measured alone.
+    """
     areas: Dict[str, List[Finding]] = {}
     faults = over_subjects(of_outcome(findings, Outcome.FAILED))
+    faults = faults if each else over_wordings(faults)
     for finding in sorted(faults, key=lambda f: (_badness(f), f.verdict.check)):
         areas.setdefault(finding.area, []).append(finding)
     return areas
@@ -105,10 +129,10 @@ def noun(report: Report) -> str:
 
 
 def where(finding: Finding, report: Report) -> str:
-    """The nodes of a finding, in words; empty in a report about one node."""
-    if len(report.nodes) < 2:
+    """The nodes of a finding, in words, folded; empty in a report about one node, and for what blames none."""
+    if len(report.nodes) < 2 or finding.nodes == ("",):
         return ""
-    names = ", ".join(finding.nodes)
+    names = folded_names(finding.nodes)
     return names if len(finding.nodes) == 1 else f"{len(finding.nodes)} of {len(report.nodes)} {noun(report)}s: {names}"
 
 

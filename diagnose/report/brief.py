@@ -3,7 +3,7 @@
 from typing import List
 
 from ddp_doctor import escape
-from ddp_doctor.model import Outcome, Report, Severity
+from ddp_doctor.model import Outcome, Report, Severity, folded
 from ddp_doctor.report import Options
 
 WIDTH = 80
@@ -24,7 +24,7 @@ def _what(report: Report) -> str:
     """What could not be told, where that keeps from a verdict; else the worst check and how many more there are."""
     if report.summary.exit_status == 3:
         return _doubt(report)
-    failed = [v for v in report.verdicts if v.counts]
+    failed = [v for v in folded(report.verdicts) if v.counts]
     worse = [v for v in failed if v.severity is not Severity.NOTE]
     counting = worse or (failed if report.summary.exit_status else [])
     worst_first = dict.fromkeys(v.check for v in sorted(counting, key=lambda v: (-v.severity.rank, v.check)))
@@ -36,7 +36,7 @@ def _doubt(report: Report) -> str:
     unreachable = [node.name for node in report.nodes if node.status != "examined"]
     if unreachable:
         return f"unreachable {_and_more(unreachable)}"
-    broken = [v for v in report.verdicts if v.outcome is Outcome.BROKEN]
+    broken = [v for v in folded(report.verdicts) if v.outcome is Outcome.BROKEN]
     names = list(dict.fromkeys(v.subject if v.check == "plugin/not-loaded" else v.check for v in broken))
     return f"broken {_and_more(names)}" if names else ""
 

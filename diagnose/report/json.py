@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+from dataclasses import replace
 from typing import Any, Dict
 
 import msgspec
@@ -15,7 +16,12 @@ def render(report: Report, options: Options) -> str:
 
     ``document.report_from`` reads it back as an equal Report.
     """
-    return json.dumps(_writable(msgspec.to_builtins(report)), indent=2, allow_nan=False) + "\n"
+    return (
+        json.dumps(
+            _writable(msgspec.to_builtins(replace(report, verdicts=tuple(report.verdicts)))), indent=2, allow_nan=False
+        )
+        + "\n"
+    )
 
 
 def schema() -> Dict[str, Any]:

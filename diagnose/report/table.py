@@ -4,6 +4,7 @@ import textwrap
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from ddp_doctor import escape, glossary
+from ddp_doctor.cluster.folding import folded as folded_names
 from ddp_doctor.model import Node, Outcome, Remedy, Report, Severity, Step, Verdict
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
@@ -104,11 +105,11 @@ def _header(report: Report, page: _Page) -> Iterator[str]:
     names = [node.name for node in report.nodes]
     noun = findings.noun(report)
     yield from page.labelled(
-        noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", ", ".join(names), 13, "heading"
+        noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", folded_names(names), 13, "heading"
     )
     for label, values in _header_values(report.nodes).items():
         for number, (value, owners) in enumerate(list(values.items())[:_HEADER_VALUES]):
-            owned = "" if len(owners) == len(names) else f"{', '.join(owners)}: "
+            owned = "" if len(owners) == len(names) else f"{folded_names(owners)}: "
             yield from page.labelled("" if number else label, owned + value, 13, "heading")
         if len(values) > _HEADER_VALUES:
             yield from page.labelled("", f"and {len(values) - _HEADER_VALUES} different ones", 13)
@@ -127,7 +128,7 @@ def _header_values(nodes: Sequence[Node]) -> Dict[str, Dict[str, List[str]]]:
 
 def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:
     seen: Set[str] = set()
-    for number, (area, group) in enumerate(findings.faults_by_area(found).items()):
+    for number, (area, group) in enumerate(findings.faults_by_area(found, each=page.verbose).items()):
         if number:
             yield ""
         yield from page.heading(area)
