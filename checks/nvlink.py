@@ -5,8 +5,9 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 from ddp_doctor import nccl
 from ddp_doctor.accelerators import answering, label
 from ddp_doctor.facts import Env, Gpu, Gpus, NvLink, Os, Reason
+from ddp_doctor.gpu_models import is_datacenter
 from ddp_doctor.model import Reading, Severity, check, unknown
-from ddp_doctor.nvlink import Product, active_links, bonds, is_datacenter, product
+from ddp_doctor.nvlink import Product, active_links, bonds, product
 from ddp_doctor.thresholds import bound
 from ddp_doctor.units import plural
 

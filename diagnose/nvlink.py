@@ -1,12 +1,12 @@
 """NVLinks between the GPUs of one node, worked out of their facts."""
 
-import re
-from functools import lru_cache
 from itertools import combinations
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import tables
 from ddp_doctor.facts import Gpu
+from ddp_doctor.gpu_models import is_datacenter as is_datacenter  # checks of other areas ask for it here
+from ddp_doctor.gpu_models import model_of
 
 
 def bonds(gpus: Sequence[Gpu]) -> Dict[Tuple[int, int], int]:
@@ -65,7 +65,7 @@ class Product(NamedTuple):
 
 def product(gpu: Gpu) -> Optional[Product]:
     """The tables' word on this GPU's NVLinks; None for a model that they do not have, or that has none."""
-    model = _model(gpu.name or "")
+    model = model_of(gpu.name or "")
     form = next((row for row in tables.nvlinks() if model and row.gpu == model.gpu), None)
     if model is None or form is None:
         return None
@@ -76,19 +76,5 @@ def product(gpu: Gpu) -> Optional[Product]:
 
 def has_no_nvlink(gpu: Gpu) -> bool:
     """The tables say that this model has no NVLink."""
-    model = _model(gpu.name or "")
+    model = model_of(gpu.name or "")
     return model is not None and model.nvlink_generation == "none"
-
-
-def is_datacenter(gpu: Gpu) -> bool:
-    """A model for servers, between which peer access over PCIe is meant to work."""
-    model = _model(gpu.name or "")
-    return model is not None and model.segment.startswith("datacenter")
-
-
-@lru_cache(maxsize=None)
-def _model(name: str) -> Optional[tables.GpuModel]:
-    """The row whose name reaches furthest in this name, in whole words: an H200 NVL is no "NVIDIA H200", an A100 no "NVIDIA A10"."""
-    found = [(re.search(re.escape(row.name) + r"(?![0-9A-Za-z])", name), row) for row in tables.gpus() if row.name]
-    rows = [(match.end(), len(row.name), row) for match, row in found if match]
-    return max(rows, key=lambda item: item[:2])[2] if rows else None

@@ -2,10 +2,11 @@
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ddp_doctor import nccl, tables
+from ddp_doctor import nccl
 from ddp_doctor.accelerators import answering
 from ddp_doctor.checks.env._settings import faults_or_pass, has_cloud_stack, one, said
 from ddp_doctor.facts import Env, Gpus, Rdma, Torch, Variable
+from ddp_doctor.gpu_models import model_of
 from ddp_doctor.model import Reading, Severity, check, known
 
 # --------------------------------------------------------------------------- ways between GPUs
@@ -61,19 +62,13 @@ def _one_gpu(gpus: Optional[Gpus]) -> bool:
 
 def _has_nvlink(gpus: Optional[Gpus]) -> Optional[bool]:
     """Is one of the GPUs here of a data-centre model with NVLink? None where no GPU is known, or not its model."""
-    models = [_model(gpu.name or "") for gpu in answering(gpus)] if gpus is not None else []
+    models = [model_of(gpu.name or "") for gpu in answering(gpus)] if gpus is not None else []
     if not models:
         return None
     fast = (m for m in models if m is not None and m.segment == "datacenter")
     if any(model.nvlink_per_direction_gb_s not in ("", "0") for model in fast):
         return True
     return None if None in models else False
-
-
-def _model(name: str) -> Optional[tables.GpuModel]:
-    """The row of the longest model name that is part of this name."""
-    rows = [row for row in tables.gpus() if row.name and row.name in name]
-    return sorted(rows, key=lambda row: len(row.name))[-1] if rows else None
 
 
 @check(Severity.WARNING)

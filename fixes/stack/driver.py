@@ -7,8 +7,10 @@ from typing import Iterator, Optional, Tuple
 from ddp_doctor import compat, decode
 from ddp_doctor.accelerators import is_jetson
 from ddp_doctor.facts import Cuda, Gpus, Os, Rdma, Torch
-from ddp_doctor.fixes import gpu as _gpu
 from ddp_doctor.fixes._node import is_debian, service
+from ddp_doctor.fixes.gpu import driver as _driver
+from ddp_doctor.fixes.gpu import presence as _presence
+from ddp_doctor.fixes.gpu._steps import upgrade
 from ddp_doctor.fixes.stack._pip import newest, pip
 from ddp_doctor.model import Remedy, Step, Verdict, command, say, unset
 from ddp_doctor.policy import Policy
@@ -16,7 +18,7 @@ from ddp_doctor.versions import at_least
 
 COMPAT = "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"
 KERNEL_MODULES = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html"
-FABRIC = _gpu.FABRIC
+FABRIC = _driver.FABRIC
 
 
 def cuda_not_available(
@@ -33,9 +35,9 @@ def cuda_not_available(
     elif cause.kind == "driver":
         yield from driver_too_old(torch, gpus, policy, os)
     elif cause.kind == "died":
-        yield from _gpu.unreadable()
+        yield from _presence.unreadable()
     elif cause.kind == "no-driver":
-        yield from _gpu.driver_not_loaded(os, gpus)
+        yield from _driver.driver_not_loaded(os, gpus)
     elif cause.kind in ("mismatch", "compat", "stub"):
         yield from _other_libcuda(cause.kind, gpus, cuda, os, rdma)
     elif cause.kind == "fabric":
@@ -71,7 +73,7 @@ def _other_libcuda(
             ),
         )
     if kind == "mismatch":
-        yield from _gpu.driver_library_mismatch(gpus, os, rdma)
+        yield from _driver.driver_library_mismatch(gpus, os, rdma)
     elif not found:
         yield Remedy(
             "Remove the libcuda that is not the driver's",
@@ -105,7 +107,7 @@ def _uvm() -> Tuple[Step, ...]:
 
 def driver_too_old(torch: Torch, gpus: Gpus, policy: Policy, os: Optional[Os] = None) -> Iterator[Remedy]:
     floor = compat.driver_floor(torch.cuda or "")
-    newer = Remedy(f"Install a newer driver{f' (at least {floor.version})' if floor else ''}", _gpu._upgrade(os, gpus))
+    newer = Remedy(f"Install a newer driver{f' (at least {floor.version})' if floor else ''}", upgrade(os, gpus))
     demanded = at_least(gpus.driver or "", policy.driver_minimum or "") is False  # the site asks for a newer one anyway
     yield from (newer, *_older_build(torch, gpus, os)) if demanded else (*_older_build(torch, gpus, os), newer)
     version = re.match(r"(\d+)\.(\d+)", torch.cuda or "")
@@ -151,4 +153,4 @@ def libcuda_of_older_driver(gpus: Gpus, cuda: Optional[Cuda] = None, os: Optiona
 
 
 def driver_branch_ended(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
-    yield Remedy("Move to a long-term branch when there is time", _gpu._upgrade(os, gpus))
+    yield Remedy("Move to a long-term branch when there is time", upgrade(os, gpus))

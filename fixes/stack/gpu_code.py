@@ -3,7 +3,7 @@
 from typing import Iterator, Optional
 
 from ddp_doctor.facts import Gpus, Os, Torch
-from ddp_doctor.fixes import gpu as _gpu
+from ddp_doctor.fixes.gpu._steps import upgrade
 from ddp_doctor.fixes.stack._pip import install, pip
 from ddp_doctor.model import Remedy, export
 
@@ -19,7 +19,7 @@ def code_compiled_at_start(torch: Torch, gpus: Gpus, os: Optional[Os] = None) ->
 
 def driver_too_old_to_compile(torch: Torch, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
     yield _other_build(torch, gpus, os)
-    yield Remedy("Install a newer driver", _gpu._upgrade(os, gpus))
+    yield Remedy("Install a newer driver", upgrade(os, gpus))
 
 
 def _other_build(torch: Torch, gpus: Gpus, os: Optional[Os]) -> Remedy:

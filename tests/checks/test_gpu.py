@@ -295,5 +295,5 @@ def test_in_a_container_nothing_is_installed():
 
 
 def test_a_hostile_address_stays_one_word():
-    lost = gpus(gpus=(gpu(0, fault="GPU is lost", pci="$(reboot);"),), on_bus=1)
+    lost = gpus(gpus=(gpu(0, fault="Unknown Error", pci="$(reboot);"),), on_bus=1)
     assert "-i '$(reboot);'" in remedies("gpu/not-answering", gpus=lost, os=UBUNTU)

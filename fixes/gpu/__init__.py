@@ -1,0 +1,1 @@
+"""Ways out of faults of GPUs and their driver."""
