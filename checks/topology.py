@@ -68,6 +68,8 @@ def iommu_translates(topology: Topology, os: Os, gpus: Optional[Gpus] = None) ->
     Why: On machines with x86 processors a translating IOMMU sends peer traffic to the root complex: NCCL's peer copies over PCIe
         become slow, give wrong data or hang. In passthrough mode, or off, it does no harm; Grace needs its own (SMMU).
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html
+        https://github.com/NVIDIA/nccl/issues/257
+        https://github.com/NVIDIA/nccl/issues/2079
         https://docs.nvidia.com/deeplearning/nccl/archives/nccl_273/user-guide/docs/troubleshooting.html
     """
     if not _is_bare_metal(os) or known(os.machine, os, "machine") != "x86_64" or not _pcie_pairs(topology, gpus):

@@ -8,7 +8,7 @@ from typing import Iterator, List, Optional, Tuple
 from ddp_doctor import topology as tree
 from ddp_doctor.facts import Env, Gpus, Os, PciDevice, Topology
 from ddp_doctor.fixes._node import engine_of
-from ddp_doctor.model import Remedy, Step, Verdict, command, export, say
+from ddp_doctor.model import Remedy, Verdict, command, export, say
 
 NCCL_URL = "https://docs.nvidia.com/deeplearning/nccl/archives/nccl_273/user-guide/docs/troubleshooting.html"
 PEERMEM_URL = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
@@ -19,10 +19,7 @@ def acs_between_gpus(topology: Topology, os: Optional[Os] = None, gpus: Optional
     """Switch ACS off; or keep NCCL off this way."""
     ours = [place.device for place in tree.gpus_of(topology, gpus)]
     yield from _without_acs(topology, list(combinations(ours, 2)), os)
-    step = export(
-        "NCCL_P2P_DISABLE", "1", scope="this job", risk="slower: GPUs exchange data through the machine's memory"
-    )
-    yield Remedy("Until then, if jobs hang: take no peer copies", (step,))
+    yield _without_peer_copies()
 
 
 def acs_between_gpu_and_nic(
@@ -36,42 +33,56 @@ def acs_between_gpu_and_nic(
 
 
 def _without_acs(topology: Topology, pairs: List[Tuple[PciDevice, PciDevice]], os: Optional[Os]) -> Iterator[Remedy]:
-    """Until reboot by setpci on the ports that redirect, for good in the firmware or by the kernel's command line."""
-    where = "On the machine itself, not in this container: " if engine_of(os) else ""
-    risk = "devices behind the switch are no longer kept apart: not on a host of virtual machines"
-    ports = [bridge.pci for bridge in tree.ports_between(topology, pairs) if bridge.acs_redirect]
-    now: List[Step] = [
-        command(f"setpci -s {shlex.quote(port)} ECAP_ACS+0x6.w=0000", who="root", scope="this node until reboot",
-                undo="reboot", risk=risk, see=NCCL_URL)
-        for port in ports
-    ]  # fmt: skip
+    """For good in the firmware or by the kernel's command line; until reboot by setpci on the ports that redirect."""
     firmware = say(
-        f"{where}Switch off ACS in the machine's firmware (often below PCIe or IO virtualisation).",
-        who="root", scope="this node", see=NCCL_URL,
+        f"{_where(os)}Switch off ACS in the machine's firmware (often below PCIe or IO virtualisation).",
+        who="root", scope="this node", risk=APART, see=NCCL_URL,
     )  # fmt: skip
     yield Remedy("Switch ACS off in the firmware", (firmware,))
-    if now:
-        yield Remedy(f"{where}Switch ACS off at these ports until the next boot", tuple(now))
+    ports = [bridge.pci for bridge in tree.ports_between(topology, pairs) if bridge.acs_redirect]
+    yield from _at_ports(ports, os)
     text = f"Add 'pci=disable_acs_redir={';'.join(ports)}' to the kernel's command line and reboot."
     yield Remedy(
-        "Have the kernel leave it off", (say(text, who="root", scope="this node", risk=risk, see=PARAMETERS_URL),)
+        "Have the kernel leave it off", (say(text, who="root", scope="this node", risk=APART, see=PARAMETERS_URL),)
     )
 
 
-def iommu_translates(os: Optional[Os] = None) -> Iterator[Remedy]:
-    """Passthrough; or off in the firmware; or no peer copies."""
-    where = "of the machine itself, not of this container" if engine_of(os) else ""
-    text = " ".join(filter(None, ("Add iommu=pt to the kernel's command line", where, "and reboot.")))
-    yield Remedy(
-        "Set the IOMMU to passthrough",
-        (say(text, who="root", scope="this node", undo="take it out again", see=PARAMETERS_URL),),
-    )
-    off = "Or switch VT-d (Intel) or the IOMMU (AMD) off in the machine's firmware, where no virtual machines run."
+APART = "devices behind these ports are no longer kept apart: not on a host of virtual machines"
+
+
+def _at_ports(ports: List[str], os: Optional[Os]) -> Iterator[Remedy]:
+    """A command for each port that redirects."""
+    commands = tuple(
+        command(f"setpci -s {shlex.quote(port)} ECAP_ACS+0x6.w=0000", who="root", scope="this node until reboot",
+                undo="reboot", risk=APART, see=NCCL_URL)
+        for port in ports
+    )  # fmt: skip
+    if commands:
+        yield Remedy(f"{_where(os)}Switch ACS off at the ports that redirect, until the next boot", commands)
+
+
+def _where(os: Optional[Os]) -> str:
+    return "On the machine itself, not in this container: " if engine_of(os) else ""
+
+
+def iommu_translates(topology: Topology, os: Optional[Os] = None) -> Iterator[Remedy]:
+    """Passthrough; or off in the firmware; or no redirection above the GPUs; or no peer copies."""
+    text = f"{_where(os)}Add iommu=pt to the kernel's command line and reboot."
+    undo = "take it out again and reboot"
+    pt = say(text, who="root", scope="this node", undo=undo, see=PARAMETERS_URL)
+    yield Remedy("Set the IOMMU to passthrough", (pt,))
+    off = f"{_where(os)}Switch VT-d (Intel) or the IOMMU (AMD) off in the firmware, where no virtual machines run."
     yield Remedy("Switch it off", (say(off, who="root", scope="this node", see=NCCL_URL),))
+    above = {bridge for device in topology.devices or () if device.kind == "gpu" for bridge in device.parents or ()}
+    yield from _at_ports([d.pci for d in topology.devices or () if d.pci in above and d.acs_redirect], os)
+    yield _without_peer_copies()
+
+
+def _without_peer_copies() -> Remedy:
     step = export(
         "NCCL_P2P_DISABLE", "1", scope="this job", risk="slower: GPUs exchange data through the machine's memory"
     )
-    yield Remedy("Until then, if jobs hang: take no peer copies", (step,))
+    return Remedy("Until then, if jobs hang: take no peer copies", (step,))
 
 
 def gpu_without_near_nic(env: Optional[Env] = None) -> Iterator[Remedy]:

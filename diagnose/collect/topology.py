@@ -200,8 +200,9 @@ _PEERMEM = (
     "/sys/module/nv_peer_mem",
     "/sys/kernel/mm/memory_peers/nv_mem",
     "/sys/kernel/mm/memory_peers/nv_mem_nc",
+    "/sys/kernel/mm/memory_peers/nvidia-peermem",
 )
-"""Where NCCL looks for it (src/transport/net_ib.cc, ncclIbGdrSupport), and the older module's name."""
+"""Where NCCL (src/transport/net_ib.cc, ncclIbGdrSupport) and NVSHMEM look for it, and the older module's name."""
 DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
 """dma-buf wants the open kernel module, which came with R515, and Linux 5.12 (NVIDIA GPU Operator, GPUDirect RDMA)."""
 

@@ -198,7 +198,11 @@ def test_iommu(state, facts, expected):
 def test_iommu_remedies():
     (verdict,) = judged("topology/iommu-translates", **healthy(topology=node(iommu="translated"), gpus=gpus()))
     text = remedy_text(verdict)
+    redirecting = changed(node(iommu="translated"), "0000:10:00.0", acs_redirect=True)
+    (second,) = judged("topology/iommu-translates", **healthy(topology=redirecting, gpus=gpus()))
+    assert "setpci -s 0000:10:00.0 ECAP_ACS+0x6.w=0000" in remedy_text(second)
     assert verdict.fixes[0].title == "Set the IOMMU to passthrough"
+    assert "setpci" not in text
     assert "iommu=pt" in text
     assert "export NCCL_P2P_DISABLE 1" in text
 

@@ -13,6 +13,8 @@ from ddp_doctor.facts import PciDevice, Topology
 from ddp_doctor.host import Host
 from ddp_doctor.recording import Recorder, Recording
 from ddp_doctor.unreadable import Unreadable
+from hypothesis import given
+from hypothesis import strategies as st
 
 GPU, NIC, BRIDGE, SWITCH = "0x030200", "0x020700", "0x060400", "0x068000"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\n"
@@ -162,6 +164,14 @@ def looping() -> Iterable[bytes]:
 def test_capability_lists_that_run_in_circles_or_out_of_the_space_end(space: bytes) -> None:
     values, why = parse_config(space.hex())
     assert (values, {reason.kind for reason in why.values()}) == ({}, {"not-applicable"})
+
+
+@given(st.binary(min_size=64, max_size=400) | st.binary(min_size=64, max_size=64).map(lambda head: head * 64))
+def test_any_bytes_are_read_to_values_or_reasons(space: bytes) -> None:
+    values, why = parse_config(as_hex(space.decode("utf-8", "backslashreplace")))
+    assert {name for name, value in values.items() if value is not None} | set(why) == {
+        "acs_redirect", "max_read_request_bytes", "max_payload_bytes", "relaxed_ordering"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
