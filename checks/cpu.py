@@ -173,7 +173,7 @@ def memory_uncorrected(cpu: Cpu) -> Iterator[Reading]:
                 subject=controller.name,
                 measured=f"{plural(controller.uncorrected, 'uncorrected memory error')} of {controller.name} since boot",
                 expected="none",
-                message=f"memory behind {controller.name} had errors that could not be corrected",
+                message=f"{controller.name}: the memory behind it had errors that could not be corrected",
             )
 
 
@@ -195,7 +195,7 @@ def memory_corrected(cpu: Cpu) -> Iterator[Reading]:
                 subject=controller.name,
                 measured=f"{plural(controller.corrected, 'corrected memory error')} of {controller.name} since boot",
                 expected=f"at most {limit.warning:g}",
-                message=f"memory behind {controller.name} is corrected often",
+                message=f"{controller.name}: the memory behind it is corrected often",
                 source=limit.source,
             )
 

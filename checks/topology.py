@@ -175,7 +175,7 @@ def nic_link_below_siblings(
     """
     nics = _nics(topology, rdma, policy, env, torch)
     yield from (unknown(nic, "width", nic.rdma[0]) for nic in nics if nic.width is None)
-    for siblings in _siblings(nics, _capacity):
+    for siblings in _siblings([nic for nic in nics if not _is_degraded(topology, nic)], _capacity):
         best = max(siblings, key=lambda nic: _capacity(nic) or 0)
         for nic in siblings:
             yield Reading(
@@ -183,7 +183,7 @@ def nic_link_below_siblings(
                 subject=nic.rdma[0],
                 measured=_words(nic.speed_gt_s, nic.width),
                 expected=f"{_words(best.speed_gt_s, best.width)}, as {best.rdma[0]} has",
-                message=f"the PCIe link of {nic.rdma[0]} is slower than that of its siblings",
+                message=f"{nic.rdma[0]} has a slower PCIe link than its siblings",
             )
 
 
@@ -258,7 +258,7 @@ def relaxed_ordering_differs(
                 subject=nic.rdma[0],
                 measured=f"relaxed ordering {'on' if nic.relaxed_ordering else 'off'}",
                 expected="the same as its siblings",
-                message=f"relaxed ordering is off for {nic.rdma[0]} alone",
+                message=f"{nic.rdma[0]} may not reorder its PCIe requests, unlike its siblings",
             )
 
 
@@ -321,6 +321,12 @@ def _parent(topology: Topology, device: PciDevice) -> Optional[PciDevice]:
     return next((other for other in topology.devices or () if other.pci == name), None)
 
 
+def _is_degraded(topology: Topology, nic: PciDevice) -> bool:
+    """Its own link says already that it could do more."""
+    above = _parent(topology, nic)
+    return above is not None and any(reading.ok is False for reading in _link(above, nic, ""))
+
+
 def _is_one_link(upper: PciDevice, lower: PciDevice) -> bool:
     """Do both describe one link? A switch's inner connection has two ends that tell of different links, or none at all."""
     if None in (upper.speed_gt_s, upper.width, lower.speed_gt_s, lower.width):
@@ -342,7 +348,7 @@ def _link(upper: PciDevice, lower: PciDevice, subject: str) -> Iterator[Reading]
         subject=subject,
         measured=f"PCIe link at {_words(lower.speed_gt_s, lower.width)}",
         expected=f"{_words(speed, width)}, which both ends can",
-        message=f"the PCIe link of {subject} runs below what both its ends can",
+        message=f"{subject} has a PCIe link that runs below what both its ends can",
     )
 
 

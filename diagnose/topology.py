@@ -101,6 +101,11 @@ def is_flattened(topology: Topology, virtualisation: Optional[str]) -> bool:
 # --------------------------------------------------------------------------- the matrix
 
 
+LEGEND = (
+    "PIX: one PCIe switch; PXB: several; PHB: the processor; NODE: its host bridges; SYS: both sockets; NV: NVLinks"
+)
+
+
 def matrix(
     topology: Topology, gpus: Optional[Gpus] = None, cpu: Optional[Cpu] = None, virtualisation: Optional[str] = None
 ) -> Tuple[str, ...]:
@@ -120,7 +125,7 @@ def matrix(
         cells = [_cell(number, other, places, bonds) for other in range(len(places))]
         rows.append([head, *cells, *_affinity(place, cpu)])
     legend = [f"NIC{n}: {', '.join((*nic.rdma, *nic.interfaces))} ({nic.pci})" for n, nic in enumerate(nics)]
-    return (*_aligned(rows), *legend, *_remark(topology, virtualisation))
+    return (*_aligned(rows), *legend, LEGEND, *_remark(topology, virtualisation))
 
 
 def of(facts: NodeFacts) -> Tuple[str, ...]:

@@ -61,6 +61,7 @@ def test_matrix():
         "NIC1  ?     ?     PHB   ?     X     -             -",
         "NIC0: mlx5_2 (0000:03:00.0)",
         "NIC1: mlx5_10 (0000:83:00.0)",
+        tree.LEGEND,
     )
 
 
@@ -217,8 +218,15 @@ def test_every_captured_tree_has_a_symmetric_matrix():
 def test_the_report_shows_each_matrix_once_with_v(verbose):
     """A table is never wrapped; nodes with the same one stand together."""
     lines = ("      GPU0  GPU1", "GPU0  X     NV18" + "  -" * 30)
-    nodes = (Node("n1", matrix=lines), Node("n2", matrix=lines), Node("n3", matrix=("      GPU0", "GPU0  X")), Node("n4"))
-    page = table.render(Report(1, Tool("ddp-doctor", "1"), nodes, (), Summary("Ready.", 0)), Options(width=60, verbose=verbose))
+    nodes = (
+        Node("n1", matrix=lines),
+        Node("n2", matrix=lines),
+        Node("n3", matrix=("      GPU0", "GPU0  X")),
+        Node("n4"),
+    )
+    page = table.render(
+        Report(1, Tool("ddp-doctor", "1"), nodes, (), Summary("Ready.", 0)), Options(width=60, verbose=verbose)
+    )
     assert page.count("Ways between GPUs and network cards") == (2 if verbose else 0)
     assert page.count(f"\n  {lines[1]}\n") == (1 if verbose else 0)
     assert ("of n1, n2" in page) is verbose
