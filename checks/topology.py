@@ -46,6 +46,8 @@ def acs_between_gpu_and_nic(
 
 def _acs(topology: Topology, pairs: Sequence[Tuple[PciDevice, PciDevice]], whose: str, what: str) -> Iterator[Reading]:
     """One reading over the bridges that requests between near devices pass; none where a switch joins no two of them."""
+    if pairs and all(tree.pcie_class(*pair) is None for pair in pairs):
+        raise NotKnown(_why_no_class(*pairs[0]))
     bridges = tree.ports_between(topology, pairs)
     redirecting = [bridge.pci for bridge in bridges if bridge.acs_redirect]
     unread = [b for b in bridges if b.acs_redirect is None and why_unknown(b, "acs_redirect").kind != "not-applicable"]
@@ -311,8 +313,17 @@ def _nearest(
     if tree.is_flattened(topology, known(os.virtualisation, os, "virtualisation")):
         raise NotKnown(Reason("not-applicable", "a virtual machine that shows a PCI tree of its own"))
     nics = _nics(topology, rdma, policy, env, torch)
-    found = {place.label: tree.nearest(place.device, nics) for place in tree.gpus_of(topology, gpus)}
+    ours = tree.gpus_of(topology, gpus)
+    found = {place.label: tree.nearest(place.device, nics) for place in ours}
+    if ours and nics and not any(found.values()):
+        raise NotKnown(_why_no_class(ours[0].device, nics[0]))
     return {label: kind for label, kind in found.items() if kind is not None}
+
+
+def _why_no_class(a: PciDevice, b: PciDevice) -> Reason:
+    """Why it is not known how near two devices are."""
+    blind = next(((d, f) for d in (a, b) for f in ("parents", "numa_node") if getattr(d, f) is None), (a, "parents"))
+    return why_unknown(*blind)
 
 
 def _parent(topology: Topology, device: PciDevice) -> Optional[PciDevice]:

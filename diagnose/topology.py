@@ -109,7 +109,7 @@ LEGEND = (
 def matrix(
     topology: Topology, gpus: Optional[Gpus] = None, cpu: Optional[Cpu] = None, virtualisation: Optional[str] = None
 ) -> Tuple[str, ...]:
-    """Lines of the table of classes; none on a node without GPUs.
+    """Lines of the table of classes; none on a node without GPUs, and where there is nothing to tell.
 
     "?" is a class that the facts do not tell. RDMA NICs are columns of their own, named below the table.
     """
@@ -121,9 +121,13 @@ def matrix(
     heads = [*(place.label.replace(" ", "") for place in ours), *(f"NIC{n}" for n in range(len(nics)))]
     bonds = _bonds(ours)
     rows = [["", *heads, "CPUs", "NUMA"]]
+    told = False
     for number, (head, place) in enumerate(zip(heads, places)):
         cells = [_cell(number, other, places, bonds) for other in range(len(places))]
+        told = told or bool(set(cells) - {"X", "?"})
         rows.append([head, *cells, *_affinity(place, cpu)])
+    if not told:
+        return ()
     legend = [f"NIC{n}: {', '.join((*nic.rdma, *nic.interfaces))} ({nic.pci})" for n, nic in enumerate(nics)]
     return (*_aligned(rows), *legend, LEGEND, *_remark(topology, virtualisation))
 

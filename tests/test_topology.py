@@ -75,7 +75,9 @@ def test_a_guest_that_is_given_the_real_tree_is_no_flattened_one(virtualisation,
     assert ("of its own" in tree.matrix(topology, None, None, virtualisation)[-1]) is flattened
 
 
-def test_no_gpu_no_matrix():
+def test_nothing_to_tell_no_matrix():
+    assert tree.matrix(Topology(devices=(device("a"),))) == ()
+    assert tree.matrix(Topology(devices=(PciDevice("a", "gpu"), PciDevice("b", "gpu")))) == ()
     assert tree.matrix(Topology(devices=(device("a", kind="nic", rdma=("rxe0",)),))) == ()
     assert tree.matrix(Topology()) == ()
 

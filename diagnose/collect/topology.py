@@ -140,7 +140,7 @@ def parse_place(path: str) -> Tuple[str, Tuple[str, ...]]:
     parts = path.split("/")
     roots = [n for n, part in enumerate(parts) if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", part)]
     if not roots:
-        raise Unreadable(Reason("unreadable", f"{path[-80:]}: not below a PCI host bridge"))
+        raise Unreadable(Reason("absent", f"{path[-80:]}: no PCI host bridge above it"))
     above = parts[roots[-1] + 1 : -1]
     return parts[roots[-1]], tuple(
         part for part in above if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)

@@ -195,6 +195,15 @@ def test_iommu(state, facts, expected):
     assert outcome("topology/iommu-translates", **healthy(topology=node(iommu=state), **facts)) == expected
 
 
+def test_a_tree_that_could_not_be_read_is_unknown():
+    gone = {"parents": None, "host_bridge": None, "unread": {"parents": Reason("timed-out", "-")}}
+    facts = healthy(gpus=gpus())
+    facts["topology"] = replace(node(), devices=tuple(replace(d, **gone) for d in node().devices))
+    for check in ("acs-between-gpus", "acs-between-gpu-and-nic", "gpu-without-near-nic", "gpu-far-from-nics"):
+        (verdict,) = judged(f"topology/{check}", TWO, **facts)
+        assert (verdict.outcome.value, verdict.reason) == ("skipped", Reason("timed-out", "-"))
+
+
 def test_iommu_remedies():
     (verdict,) = judged("topology/iommu-translates", **healthy(topology=node(iommu="translated"), gpus=gpus()))
     text = remedy_text(verdict)
