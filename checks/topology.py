@@ -203,9 +203,11 @@ def gpudirect_rdma_missing(
     able = any(nvlink.is_datacenter(gpu) for gpu in gpus.gpus or ())  # GeForce has no GPUDirect RDMA
     if able and _nics(topology, rdma, policy, env, torch):
         way = known(topology.peer_memory, topology, "peer_memory")
+        refused = _without_dmabuf(env, torch) if way == "dma-buf" else ""
         yield Reading(
-            ok=way != "",
-            measured=f"by {way}" if way else "neither nvidia-peermem nor dma-buf",
+            ok=way != "" and not refused,
+            measured=(f"by {way}" if way else "neither nvidia-peermem nor dma-buf")
+            + (f", but {refused}" if refused else ""),
             expected="nvidia-peermem loaded, or the open kernel module with Linux 5.12 or newer (dma-buf)",
             message="data between nodes is copied through the machine's memory",
         )
@@ -318,6 +320,21 @@ def _nearest(
     if ours and nics and not any(found.values()):
         raise NotKnown(_why_no_class(ours[0].device, nics[0]))
     return {label: kind for label, kind in found.items() if kind is not None}
+
+
+DMABUF_SINCE: nccl.Version = (2, 13)
+"""NCCL's release notes for 2.13.4 (checks/data/nccl.csv)."""
+
+
+def _without_dmabuf(env: Optional[Env], torch: Optional[Torch]) -> str:
+    """Why this job's NCCL takes no dma-buf; "" where it does, or its version is not known."""
+    asked = env.get("NCCL_DMABUF_ENABLE") if env else None
+    if asked and nccl.integer(asked) == 0:
+        return f"NCCL_DMABUF_ENABLE is {asked}"
+    version = nccl.version_of(torch)
+    if version is not None and version < DMABUF_SINCE:
+        return f"NCCL {'.'.join(map(str, version))} is older than 2.13, which brought it"
+    return ""
 
 
 def _why_no_class(a: PciDevice, b: PciDevice) -> Reason:

@@ -8,7 +8,7 @@ from typing import Iterator, List, Optional, Tuple
 from ddp_doctor import topology as tree
 from ddp_doctor.facts import Env, Gpus, Os, PciDevice, Topology
 from ddp_doctor.fixes._node import engine_of
-from ddp_doctor.model import Remedy, Verdict, command, export, say
+from ddp_doctor.model import Remedy, Verdict, command, export, say, unset
 
 NCCL_URL = "https://docs.nvidia.com/deeplearning/nccl/archives/nccl_273/user-guide/docs/troubleshooting.html"
 PEERMEM_URL = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
@@ -118,8 +118,12 @@ def _seat(topology: Topology, finding: Verdict) -> Iterator[Remedy]:
     yield Remedy("Look at the link (LnkCap, LnkSta), then at the slot", (*look, say(text, who="cluster admin")))
 
 
-def gpudirect_rdma_missing(os: Optional[Os] = None, gpus: Optional[Gpus] = None) -> Iterator[Remedy]:
+def gpudirect_rdma_missing(
+    os: Optional[Os] = None, gpus: Optional[Gpus] = None, env: Optional[Env] = None
+) -> Iterator[Remedy]:
     """Load nvidia-peermem; or have dma-buf."""
+    if env is not None and env.get("NCCL_DMABUF_ENABLE"):
+        yield Remedy("Let NCCL use dma-buf", (unset("NCCL_DMABUF_ENABLE", scope="this job"),))
     if engine_of(os) == "kubernetes":
         text = "Install the driver with the open kernel module (dma-buf), or set driver.rdma.enabled=true in the GPU Operator."
         yield Remedy(

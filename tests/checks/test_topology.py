@@ -17,6 +17,7 @@ from ddp_doctor.facts import (
     RdmaPort,
     Reason,
     Topology,
+    Torch,
     Variable,
 )
 from ddp_doctor.policy import Policy
@@ -315,6 +316,22 @@ def test_gpudirect_rdma():
     unknown = replace(node(), peer_memory=None, unread={"peer_memory": Reason("unreadable", "-")})
     assert outcome("topology/gpudirect-rdma-missing", TWO, **healthy(topology=unknown)) == "skipped"
     assert outcome("topology/gpudirect-rdma-missing", TWO, **healthy(topology=node(peer_memory="dma-buf"))) == "passed"
+
+
+@pytest.mark.parametrize(
+    ("env", "torch", "measured"),
+    [
+        (Env(variables=(Variable("NCCL_DMABUF_ENABLE", "0"),)), None, "by dma-buf, but NCCL_DMABUF_ENABLE is 0"),
+        (Env(variables=()), Torch(nccl="2.10.3"), "by dma-buf, but NCCL 2.10.3 is older than 2.13, which brought it"),
+        (Env(variables=(Variable("NCCL_DMABUF_ENABLE", "1"),)), Torch(nccl="2.13.4"), "by dma-buf"),
+    ],
+)
+def test_dma_buf_is_of_use_to_a_nccl_that_takes_it(env, torch, measured):
+    (verdict,) = judged(
+        "topology/gpudirect-rdma-missing", TWO, **healthy(topology=node(peer_memory="dma-buf"), env=env, torch=torch)
+    )
+    assert (verdict.measured, verdict.outcome.value) == (measured, "failed" if "but" in measured else "passed")
+    assert ("unset NCCL_DMABUF_ENABLE" in remedy_text(verdict)) is (measured.endswith("is 0"))
 
 
 def test_read_requests_below_those_of_the_siblings():
