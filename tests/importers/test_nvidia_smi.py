@@ -178,6 +178,21 @@ def test_complaints_are_facts(text, nvml_error, listed):
     assert found.unread["gpus"].text == text.strip()
 
 
+@pytest.mark.parametrize(
+    ("text", "check"),
+    [
+        ("Unable to determine the device handle for GPU0000:0F:00.0: Unknown Error", "gpu/unreadable"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "gpu/unreadable"),
+        ("No devices were found", "gpu/unreadable"),
+        ("Failed to initialize NVML: Unknown Error", "gpu/unreadable"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "gpu/driver-library-mismatch"),
+        (XML.format(gpus=GPU_XML.format(n=0)), "gpu/list-incomplete"),
+    ],
+)
+def test_what_is_no_whole_list_of_gpus_is_never_called_healthy(text, check):
+    assert failed(facts(text + "\n")) == {check}
+
+
 def test_windows_is_not_judged():
     text = WORDS.replace("    MIG Mode", "    Driver Model\n        Current      : WDDM\n    MIG Mode")
     assert facts(text).reasons["gpus"].kind == "not-applicable"
@@ -238,7 +253,9 @@ ALLOWED = {"gpu/memory-taken"}
 
 def failed(found, lowest=Severity.WARNING):
     verdicts = engine.judge(found, list(own_checks().checks.values()), Config())
-    return {v.check for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.BROKEN) and v.severity.rank >= lowest.rank}
+    return {
+        v.check for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.BROKEN) and v.severity.rank >= lowest.rank
+    }
 
 
 @pytest.mark.parametrize("name", BROKEN)
