@@ -125,7 +125,7 @@ def recovery_needed(gpus: Gpus) -> Iterator[Reading]:
         measured is the action in one word, for automation: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset,
         recover_imex_domain, bus_reset or system_reboot.
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
-        https://nvidia.github.io/cuda-python/cuda-bindings/latest/module/nvml.html
+        nvml.h, nvmlDeviceGpuRecoveryAction_t
     """
     for gpu in answering(gpus):
         if gpu.recovery_action is not None:

@@ -16,7 +16,7 @@ TEST_LIMIT_S = 180.0
 """The whole test; about 15 s on eight healthy GPUs after torch was imported."""
 LIMIT_S = TEST_LIMIT_S + 40.0
 TAKEN_BYTES = 2 << 30
-"""More in use than this is somebody's, as in checks/gpu.py (AMD-AGI/Primus node_smoke)."""
+"""More in use than this is somebody's, as in checks/gpu/use.py (AMD-AGI/Primus node_smoke)."""
 BOOT = "import sys; SOURCE = sys.stdin.read(); exec(compile(SOURCE, 'compute.py', 'exec'))"
 MEASURED = ("gemm_tflop_s", "checksums", "memory_gb_s", "to_device_gb_s", "to_host_gb_s", "peer_gb_s", "wrong")
 NUMBERS = ("memory_gb_s", "to_device_gb_s", "to_host_gb_s")
