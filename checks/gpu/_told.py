@@ -1,10 +1,10 @@
 """What several checks of GPUs ask: did the driver tell, and how many GPUs may the job use."""
 
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
-from ddp_doctor.accelerators import answering, chosen
+from ddp_doctor.accelerators import answering, chosen, label
 from ddp_doctor.facts import Gpus, Reason
-from ddp_doctor.model import NotKnown, known
+from ddp_doctor.model import NotKnown, Reading, known, unknown
 from ddp_doctor.policy import Policy
 
 
@@ -15,6 +15,17 @@ def silent(gpus: Gpus) -> Optional[Reason]:
     return gpus.gpus[0].unread.get(
         "memory_total_bytes", Reason("unreadable", gpus.nvml_error or "the driver was silent")
     )
+
+
+_WENT_WRONG = ("unreadable", "no-rights", "timed-out", "crashed")
+
+
+def unsure(gpus: Gpus, field: str) -> Iterator[Reading]:
+    """A reading for each GPU that answers and of which ``field`` could not be read, though it should have been."""
+    for gpu in answering(gpus):
+        reason = gpu.unread.get(field)
+        if getattr(gpu, field) is None and reason is not None and reason.kind in _WENT_WRONG:
+            yield unknown(gpu, field, label(gpu))
 
 
 def only_if_told(gpus: Gpus) -> None:

@@ -40,8 +40,9 @@ def pcie_generation_low(gpus: Gpus) -> Iterator[Reading]:
 
 
 def _works(gpu: Gpu) -> bool:
-    """It says that something runs on it and that its clocks are up."""
-    return bool(gpu.utilisation_percent) and gpu.performance_state is not None and not is_idle(gpu)
+    """It says that much runs on it and that its clocks are up: a link that is just waking is not judged."""
+    busy = (gpu.utilisation_percent or 0) >= (bound("gpu.busy").warning or 0)
+    return busy and gpu.performance_state is not None and not is_idle(gpu)
 
 
 def _load(gpu: Gpu) -> str:
@@ -50,15 +51,16 @@ def _load(gpu: Gpu) -> str:
 
 @check(Severity.WARNING)
 def pcie_width_lost(gpus: Gpus) -> Iterator[Reading]:
-    """A GPU's PCIe link has fewer lanes than slot and card support, and than its siblings have.
+    """The PCIe link of a GPU made for servers has fewer lanes than it supports, and than its siblings have.
 
     Why: Half the lanes halve the speed of copies to the host, to network cards and between GPUs without NVLink. The card, its
-        riser or the slot has a bad contact: a GPU does not give up lanes to save power.
+        riser or the slot has a bad contact: a GPU does not give up lanes to save power. Desktop boards give their second slot
+        fewer lanes by design: cards for desktops are not judged here.
     See: https://man.archlinux.org/man/nvidia-smi.1
     """
     for one in compared(gpus, lambda gpu: gpu.pcie_width):
         most = one.gpu.pcie_width_max
-        if most:
+        if most and is_datacenter(one.gpu):
             yield Reading(
                 ok=one.value >= min(most, one.usual),
                 subject=label(one.gpu),
@@ -70,13 +72,15 @@ def pcie_width_lost(gpus: Gpus) -> Iterator[Reading]:
 
 @check(Severity.NOTE)
 def pcie_width_low(gpus: Gpus) -> Iterator[Reading]:
-    """The PCIe links of all GPUs of a model here have fewer lanes than the GPUs support.
+    """PCIe links have fewer lanes than their GPUs support.
 
-    Why: Fewer lanes make copies to the host and to network cards slower. Where all are alike it is mostly the machine's design,
-        or a virtual machine that does not show its slots; a single GPU may also sit badly in its slot.
+    Why: Fewer lanes make copies to the host and to network cards slower. Where all GPUs are alike, and in the second slot of a
+        desktop, it is mostly the machine's design, or a virtual machine that does not show its slots; a single GPU may also
+        sit badly in its slot.
     See: https://man.archlinux.org/man/nvidia-smi.1
     """
-    lost = {one.gpu.index for one in compared(gpus, lambda gpu: gpu.pcie_width) if one.value < one.usual}
+    unlike = (one for one in compared(gpus, lambda gpu: gpu.pcie_width) if one.value < one.usual)
+    lost = {one.gpu.index for one in unlike if is_datacenter(one.gpu)}
     for gpu in answering(gpus):
         if gpu.pcie_width and gpu.pcie_width_max and gpu.index not in lost:
             yield Reading(

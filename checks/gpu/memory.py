@@ -4,6 +4,7 @@ from typing import Iterator, Optional, Tuple
 
 from ddp_doctor.accelerators import answering, label
 from ddp_doctor.checks.gpu._siblings import compared
+from ddp_doctor.checks.gpu._told import unsure
 from ddp_doctor.facts import Gpu, Gpus
 from ddp_doctor.gpu_models import is_datacenter
 from ddp_doctor.model import Reading, Severity, check
@@ -37,6 +38,7 @@ def uncorrected_memory_errors(gpus: Gpus) -> Iterator[Reading]:
     for gpu, count in _of(gpus, "ecc_uncorrected_volatile"):
         if gpu.recovery_action != "none":
             yield _errors(gpu, count, "")
+    yield from unsure(gpus, "ecc_uncorrected_volatile")
 
 
 @check(Severity.WARNING)
@@ -110,6 +112,7 @@ def sram_threshold_exceeded(gpus: Gpus) -> Iterator[Reading]:
             expected="not exceeded",
             message=f"the SRAM of {label(gpu)} is failing: it is to be replaced",
         )
+    yield from unsure(gpus, "ecc_sram_threshold_exceeded")
 
 
 @check(Severity.WARNING)
@@ -169,6 +172,7 @@ def row_remap_failed(gpus: Gpus) -> Iterator[Reading]:
             expected="no failure",
             message=f"{label(gpu)} has a faulty row of memory that it could not replace",
         )
+    yield from unsure(gpus, "remap_failure")
 
 
 def _rows(gpu: Gpu) -> str:
@@ -186,10 +190,10 @@ def spare_rows_used_up(gpus: Gpus) -> Iterator[Reading]:
     limit = bound("gpu.remapped_rows")
     for gpu, rows in _of(gpus, "remapped_uncorrectable"):
         yield Reading(
-            ok=rows <= (limit.error or 0),
+            ok=rows < (limit.error or 0),
             subject=label(gpu),
             measured=f"{plural(rows, 'row')} remapped for uncorrectable errors",
-            expected=f"at most {limit.error:g}",
+            expected=f"fewer than {limit.error:g}",
             message=f"{label(gpu)} has remapped {plural(rows, 'row')} of its memory and has no spare ones left",
             source=limit.source,
         )

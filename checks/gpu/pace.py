@@ -3,7 +3,8 @@
 from typing import Callable, Iterator, Optional, Tuple
 
 from ddp_doctor.accelerators import answering, label
-from ddp_doctor.checks.gpu._siblings import compared
+from ddp_doctor.checks.gpu._siblings import Compared, compared
+from ddp_doctor.checks.gpu._told import unsure
 from ddp_doctor.facts import Gpu, Gpus
 from ddp_doctor.gpu_models import is_datacenter
 from ddp_doctor.model import Reading, Severity, check
@@ -36,7 +37,8 @@ def slowed_by_heat(gpus: Gpus) -> Iterator[Reading]:
         The GPU does not reach this state under any load while its cooling works.
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
-    yield from _reason(gpus, "hw_thermal_slowdown", "{gpu} is too hot: its hardware runs it at half its clocks or less")
+    yield from _reason(gpus, "hw_thermal_slowdown", "{gpu} is too hot: its hardware holds its clocks down")
+    yield from unsure(gpus, "throttle")
 
 
 @check(Severity.WARNING)
@@ -47,9 +49,7 @@ def slowed_by_power_brake(gpus: Gpus) -> Iterator[Reading]:
         wait for the slowest GPU.
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
-    yield from _reason(
-        gpus, "hw_power_brake_slowdown", "the machine's power supply holds {gpu} at half its clocks or less"
-    )
+    yield from _reason(gpus, "hw_power_brake_slowdown", "the machine's power supply has told {gpu} to slow down")
 
 
 @check(Severity.WARNING)
@@ -75,8 +75,13 @@ def slowed_by_driver_for_heat(gpus: Gpus) -> Iterator[Reading]:
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
     for gpu, reasons in _told(gpus):
-        if is_datacenter(gpu):
+        if is_datacenter(gpu) and not _at_full_clocks(gpu):
             yield _slowed(gpu, reasons, "sw_thermal_slowdown", "{gpu} is too hot for its full clocks")
+
+
+def _at_full_clocks(gpu: Gpu) -> bool:
+    """A flag without an effect was raised for a moment."""
+    return gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz == gpu.clock_sm_max_mhz
 
 
 def _reason(gpus: Gpus, reason: str, message: str) -> Iterator[Reading]:
@@ -238,17 +243,23 @@ def _below(gpus: Gpus, set_to: Quantity, default: Quantity, what: str, unit: str
     for one in compared(gpus, set_to):
         made = default(one.gpu)
         yield Reading(
-            ok=one.value >= one.usual,
+            ok=one.value >= one.usual or bool(made and one.value >= made),  # board variants have defaults of their own
             subject=label(one.gpu),
             measured=f"{what} {one.value:g} {unit}" + (f" (default {made:g} {unit})" if made else ""),
-            expected=f"{one.usual:g} {unit}, as {plural(one.others, 'GPU')} of this model here have",
+            expected=f"{one.usual:g} {unit}{_as_others(one)}",
             message=f"the {what} of {label(one.gpu)} is {one.value:g} {unit}, that of its siblings {one.usual:g} {unit}",
         )
 
 
+def _as_others(one: Compared) -> str:
+    return f", as {plural(one.others, 'GPU')} of this model here have" if one.others else ", the highest here"
+
+
 def _lowered(gpus: Gpus, set_to: Quantity, default: Quantity, what: str, unit: str) -> Iterator[Reading]:
     """A reading for each GPU: is what it is set to below its default? One that differs from its siblings is told by _below."""
-    odd = {one.gpu.index for one in compared(gpus, set_to) if one.value < one.usual}
+    odd = {
+        one.gpu.index for one in compared(gpus, set_to) if one.value < one.usual and one.value < (default(one.gpu) or 0)
+    }
     for gpu in answering(gpus):
         value, made = set_to(gpu), default(gpu)
         if value is not None and made and gpu.index not in odd and not is_mobile(gpu):

@@ -14,7 +14,7 @@ from ddp_doctor.accelerators import (
     taken_away,
     without_display_cards,
 )
-from ddp_doctor.checks.gpu._told import demanded, only_if_told, silent, usable_gpus
+from ddp_doctor.checks.gpu._told import demanded, only_if_told, silent, unsure, usable_gpus
 from ddp_doctor.facts import Gpu, Gpus, Launch, Os, Reason
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown, why_unknown
 from ddp_doctor.policy import GIB, Policy
@@ -136,6 +136,7 @@ def recovery_needed(gpus: Gpus) -> Iterator[Reading]:
                 expected="none",
                 message=f"the driver asks for a recovery of {label(gpu)}: {_words(gpu.recovery_action)}",
             )
+    yield from unsure(gpus, "recovery_action")
 
 
 _ACTIONS = {

@@ -114,7 +114,7 @@ def ids():
         (node(ecc_sram_uncorrected_aggregate=4), ""),
         (node(remap_pending=True), "row-remap-pending"),
         (node(remap_failure=True), "row-remap-failed"),
-        (node(remapped_uncorrectable=512), ""),
+        (node(remapped_uncorrectable=511), ""),
         (node(remapped_uncorrectable=513), "spare-rows-used-up"),
         (node(V100, retired_pending=True), "page-retirement-pending"),
         (node(V100, retired_single_bit=50, retired_double_bit=11), ""),
@@ -292,3 +292,38 @@ def test_a_model_is_found_by_whole_words(name, row):
 
 def test_desktop_cards_are_not_made_for_servers():
     assert [is_datacenter(gpu) for gpu in (A100, V100, GEFORCE)] == [True, True, False]
+
+
+def test_board_variants_each_at_their_own_default_are_no_fault():
+    both = Gpus(gpus=(Gpu(0, name="NVIDIA GeForce RTX 4090", power_limit_w=450.0, power_default_limit_w=450.0),
+                      Gpu(1, name="NVIDIA GeForce RTX 4090", power_limit_w=480.0, power_default_limit_w=480.0)))  # fmt: skip
+    assert [id for id in failures("gpu", gpus=both) if "power" in id] == []
+
+
+def test_the_second_slot_of_a_desktop_is_a_note_alone():
+    slots = tuple(
+        Gpu(n, name="NVIDIA GeForce RTX 4090", pcie_width=w, pcie_width_max=16) for n, w in enumerate((16, 8))
+    )
+    assert [id for id in failures("gpu", gpus=Gpus(gpus=slots)) if "width" in id] == ["gpu/pcie-width-low"]
+
+
+@pytest.mark.parametrize(
+    ("field", "check_id"),
+    [
+        ("recovery_action", "gpu/recovery-needed"),
+        ("ecc_uncorrected_volatile", "gpu/uncorrected-memory-errors"),
+        ("remap_failure", "gpu/row-remap-failed"),
+        ("throttle", "gpu/slowed-by-heat"),
+    ],
+)
+def test_what_the_driver_would_not_tell_is_said(field, check_id):
+    told = Gpus(gpus=(Gpu(0, name="NVIDIA A100", unread={field: Reason("unreadable", "NVML: Unknown Error")}),))
+    (verdict,) = judged(check_id, gpus=told)
+    assert (verdict.outcome.value, verdict.subject, verdict.reason.text) == ("skipped", "GPU 0", "NVML: Unknown Error")
+
+
+def test_a_flag_at_full_clocks_and_a_link_that_is_waking_are_no_fault():
+    calm = Gpu(0, name="NVIDIA A100-SXM4-80GB", throttle=("sw_thermal_slowdown",), clock_sm_mhz=1410, clock_sm_max_mhz=1410,
+               pcie_gen=1, pcie_gen_max=4, utilisation_percent=3, performance_state=0)  # fmt: skip
+    found = failures("gpu", gpus=Gpus(gpus=(calm,)))
+    assert [id for id in found if "slowed" in id or "pcie" in id] == []

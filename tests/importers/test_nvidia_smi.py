@@ -241,7 +241,7 @@ BROKEN = {
     "broken/oci-h100.sweep-host6.7-gpus-listed.txt": "gpu/list-incomplete",
     "broken/oci-h100.sweep-host7.6-gpus-listed.txt": "gpu/list-incomplete",
     "gpud/nvidia-smi-query.535.161.08.out.0.valid": "gpu/slowed-by-power-brake",
-    "gpud/nvidia-smi-query.535.183.01.out.0.valid": "gpu/slowed-by-driver-for-heat gpu/slowed-by-power-brake",
+    "gpud/nvidia-smi-query.535.183.01.out.0.valid": "gpu/slowed-by-power-brake",
     "gpud/nvidia-smi-query.535.183.01.out.0.invalid": "gpu/list-incomplete",
     "k8s-test-infra-mock/qx-gb200-ecc-injected.xml": "gpu/row-remap-failed gpu/uncorrected-memory-errors",
     "k8s-test-infra-mock/qx-gb200-lost.xml": "gpu/not-answering gpu/row-remap-failed gpu/uncorrected-memory-errors",
