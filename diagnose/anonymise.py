@@ -12,7 +12,7 @@ import os
 import re
 from itertools import product
 from string import ascii_lowercase
-from typing import Any, Dict, Iterable, Iterator, List, Set, Union
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Set, Union
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -22,6 +22,12 @@ _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
 
 _NETWORK_SECTIONS = ("network", "launch", "reach", "logins", "env", "ssh", "rdma", "disk", "kernel_log")
 """Sections whose texts may hold addresses; elsewhere four numbers with dots are a version (cuDNN 7.6.5.32)."""
+
+_HOST_SECTIONS = ("network", "launch", "reach", "logins", "env", "ssh")
+"""Those of them whose texts may be lines of /etc/hosts or lists of hosts; an adapter's line looks like one and is none."""
+
+_WORDS = frozenset(("kind", "driver", "rate", "vendor_device", "state", "phys_state", "link_layer", "quantity"))
+"""Keys whose values are words out of a short list, or the kernel's own: a node called gpu07 must not take "gpu" from them."""
 
 _KEPT = [
     ipaddress.ip_network(text)
@@ -52,7 +58,8 @@ class Anonymiser:
     def __init__(self, facts: Dict[str, Any], texts: Iterable[str] = ()) -> None:
         self._key = os.urandom(32)
         seen = [*_network_texts(facts), *texts]
-        hosts = {name for name in (*_hosts(facts), *_listed_hosts(seen)) if _identifies(name)}
+        listed = _listed_hosts([*_network_texts(facts, _HOST_SECTIONS), *texts])
+        hosts = {name for name in (*_hosts(facts), *listed) if _identifies(name)}
         stems = {_stem(name) for name in hosts}
         domains = {name.partition(".")[2] for name in hosts} - {""}
         self._words = {
@@ -73,7 +80,8 @@ class Anonymiser:
         if isinstance(value, list):
             return [self.data(entry) for entry in value]
         if isinstance(value, dict):
-            return {self.text(key): self.data(entry) for key, entry in value.items()}
+            kept = {key: entry for key, entry in value.items() if key in _WORDS and isinstance(entry, str)}
+            return {**{self.text(key): self.data(entry) for key, entry in value.items() if key not in kept}, **kept}
         return value
 
     def text(self, text: str) -> str:
@@ -134,8 +142,8 @@ def _addresses(text: str) -> Iterator[Address]:
             continue
 
 
-def _network_texts(facts: Dict[str, Any]) -> Iterator[str]:
-    for section in _NETWORK_SECTIONS:
+def _network_texts(facts: Dict[str, Any], sections: Sequence[str] = _NETWORK_SECTIONS) -> Iterator[str]:
+    for section in sections:
         yield from _all_texts(facts.get(section))
 
 
