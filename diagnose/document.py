@@ -1,7 +1,7 @@
 """Documents: facts and reports to JSON and back, where judging happens (msgspec; not needed on a node)."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Dict, Optional, Tuple, Type, TypeVar, get_type_hints
+from typing import Any, Callable, Dict, Optional, Tuple, Type, TypeVar, get_type_hints
 
 import msgspec
 from ddp_doctor import facts, model
@@ -21,38 +21,71 @@ def facts_from(plain: Any) -> NodeFacts:
 
 
 class Reader:
-    """Reads facts of many nodes: sections that are equal to the byte become one object, read once.
+    """Reads facts of many nodes: fields of sections that are equal to the byte become one object, read once.
 
-    So a fleet of like nodes is read and judged at little more than the price of what differs.
+    So a fleet of like nodes is read, and judged (``engine.Judge``), at little more than the price of what differs.
     """
 
     def __init__(self) -> None:
-        self._kinds = get_type_hints(NodeFacts)
-        self._seen: Dict[str, Dict[bytes, Any]] = {name: {} for name in facts.SECTIONS}
+        self._kinds = {
+            name: _section_class(kind) for name, kind in get_type_hints(NodeFacts).items() if name in _SECTIONS
+        }
+        self._fields = {name: get_type_hints(kind) for name, kind in self._kinds.items()}
+        self._fields[""] = {"reasons": Dict[str, Reason]}
+        self._seen: Dict[Tuple[str, str], Dict[bytes, Any]] = {}
 
     def facts(self, content: bytes) -> Optional[NodeFacts]:
         """The facts in a JSON document; None where it is something else, or has a fault that ``facts_from`` will name."""
         try:
             parts: Dict[str, msgspec.Raw] = msgspec.json.decode(content, type=Dict[str, msgspec.Raw])
-            sections = {name: self._section(name, bytes(parts.pop(name))) for name in facts.SECTIONS if name in parts}
+            sections = {name: self._section(name, parts.pop(name)) for name in facts.SECTIONS if name in parts}
+            reasons = self._field("", "reasons", parts.pop("reasons", msgspec.Raw(b"{}")))
             rest: _Rest = msgspec.json.decode(msgspec.json.encode(parts), type=_Rest)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return None
         if "verdicts" in parts or not 1 <= rest.schema_version <= facts.SCHEMA_VERSION:
             return None
-        return NodeFacts(**{name: getattr(rest, name) for name in _REST}, **sections)
+        return NodeFacts(**{name: getattr(rest, name) for name in _REST}, reasons=reasons, **sections)
 
-    def _section(self, name: str, text: bytes) -> Any:
-        seen = self._seen[name]
+    def _section(self, name: str, text: msgspec.Raw) -> Any:
+        return self._once((name, ""), bytes(text), lambda: self._made(name, text))
+
+    def _made(self, name: str, text: msgspec.Raw) -> Any:
+        """A section of fields; TypeError where one is missing that must be there."""
+        if bytes(text) == b"null":
+            return None
+        kinds = self._fields[name]
+        given: Dict[str, msgspec.Raw] = msgspec.json.decode(text, type=Dict[str, msgspec.Raw])
+        values = {key: self._field(name, key, each) for key, each in given.items() if key in kinds}
+        values.setdefault("unread", _NOTHING_UNREAD)
+        return self._kinds[name](**values)
+
+    def _field(self, section: str, name: str, text: msgspec.Raw) -> Any:
+        kind = self._fields[section][name]
+        return self._once((section, name), bytes(text), lambda: msgspec.json.decode(text, type=kind))
+
+    def _once(self, place: Tuple[str, str], text: bytes, make: Callable[[], Any]) -> Any:
+        """What stands at this place under this text: made once, and kept for some time."""
+        seen = self._seen.setdefault(place, {})
         if text not in seen:
             if len(seen) >= REMEMBERED:
                 del seen[next(iter(seen))]
-            seen[text] = msgspec.json.decode(text, type=self._kinds[name])
+            seen[text] = make()
         return seen[text]
 
 
+_SECTIONS = frozenset(facts.SECTIONS)
+_NOTHING_UNREAD: Dict[str, Reason] = {}
+"""One for all sections of which everything could be read."""
+
+
+def _section_class(kind: Any) -> Any:
+    """The class in Optional[class]."""
+    return next(each for each in kind.__args__ if each is not type(None))
+
+
 REMEMBERED = 64
-"""So many different sections of a kind are kept: a fleet has few kinds of nodes."""
+"""So many different values of a field are kept: a fleet has few kinds of nodes."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +97,6 @@ class _Rest:
     collected_at: Optional[float] = None
     duration_s: Optional[float] = None
     how: How = field(default_factory=How)
-    reasons: Dict[str, Reason] = field(default_factory=dict)
     left_behind: Tuple[str, ...] = ()
 
 

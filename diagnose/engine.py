@@ -4,7 +4,9 @@ import datetime
 import fnmatch
 import traceback
 from dataclasses import replace
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.config import Config
@@ -13,6 +15,7 @@ from ddp_doctor.model import NotKnown, Outcome, Reading, Remedy, Severity, Verdi
 from ddp_doctor.policy import Policy
 from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
+from ddp_doctor.watched import Watched, looked_at
 
 NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
 
@@ -32,64 +35,104 @@ def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Ver
     ]
 
 
+Batch = Tuple[Verdict, ...]
+OF_A_NODE = frozenset((*SECTIONS, "reasons", "policy"))
+"""Parameters that one node's facts supply; fleet, log and bench come from elsewhere."""
+
+
 class Judge:
     """Judges nodes one after another; the verdicts are without their node's name.
 
-    A check is a pure function: of sections that are the very objects of another node's (``document.Reader`` sees to it)
-    it is not asked again. That is what makes large fleets of like nodes cheap.
+    A check is not asked again where all that it looks at is as on a node before, which is seen by the identity of the
+    fields: ``document.Reader`` makes equal ones one object. That is what makes large fleets of like nodes cheap.
     """
 
     def __init__(self, checks: Iterable[Check], config: Config) -> None:
         self._config = config
-        groups: Dict[Tuple[str, ...], List[Tuple[int, Check]]] = {}
-        for number, check in enumerate(check for check in checks if "fleet" not in check.parameters):
-            asked = {*check.parameters, *(check.fix.parameters if check.fix else ())} - {"finding"}
-            groups.setdefault(tuple(sorted(asked)), []).append((number, check))
-        self._groups = groups
-        self._seen: Dict[Tuple[str, ...], Dict[Any, Any]] = {names: {} for names in groups}
+        groups: Dict[Tuple[str, ...], List[Check]] = {}
+        for check in checks:
+            asked = {*check.parameters, *(check.fix.parameters if check.fix else ())} & OF_A_NODE
+            groups.setdefault(tuple(sorted(asked)), []).append(check)
+        self._groups = [_Group(names, members) for names, members in groups.items()]
         self._same: Dict[Verdict, Verdict] = {}
         """Verdicts, so that equal ones of many nodes are one object."""
 
-    def verdicts(self, facts: NodeFacts) -> List[Verdict]:
-        """Every check's verdicts in the checks' order."""
+    def batches(self, facts: NodeFacts) -> List[Batch]:
+        """Every check's verdicts, in batches that are the very same objects for nodes that are alike."""
         policy = replace(policy_for_node(self._config.policy, facts.launch), collected_on=_day(facts.collected_at))
         config = replace(self._config, policy=policy)
         supply = _supply(facts, policy)
-        keys = _keys(supply)
-        found: Dict[int, List[Verdict]] = {}
-        for names, checks in self._groups.items():
-            found.update(self._of_group(names, checks, [keys.get(name) for name in names], supply, config))
-        return [verdict for number in sorted(found) for verdict in found[number]]
+        terms = {"policy": _terms(policy), "reasons": frozenset(supply["reasons"].items())}
+        return [self._of_group(group, terms, supply, config) for group in self._groups]
 
-    def _of_group(
-        self, names: Tuple[str, ...], checks: List[Tuple[int, Check]], keys: List[Any], supply: Any, config: Config
-    ) -> Dict[int, List[Verdict]]:
-        """Verdicts of checks that ask for the same things, by the checks' numbers."""
-        seen, key = self._seen[names], tuple(keys)
-        if key not in seen:
-            if len(seen) >= REMEMBERED:
-                del seen[next(iter(seen))]
-            verdicts = {
-                number: [self._same.setdefault(v, v) for v in _verdicts(check, "", supply, config)]
-                for number, check in checks
-                if _is_for(check, supply)
-            }
-            seen[key] = (verdicts, [supply.get(name) for name in names])  # the sections live as long as their ids count
-        result: Dict[int, List[Verdict]] = seen[key][0]
-        return result
+    def verdicts(self, facts: NodeFacts) -> List[Verdict]:
+        """The same, one by one."""
+        return [verdict for batch in self.batches(facts) for verdict in batch]
+
+    def _of_group(self, group: "_Group", terms: Dict[str, Any], supply: Dict[str, Any], config: Config) -> Batch:
+        known = group.answers.get(group.key(terms, supply))
+        if known is not None:
+            return known[0]
+        watched = {name: Watched.of(supply[name]) if name in SECTIONS else supply[name] for name in group.names}
+        given = {**supply, **watched}
+        verdicts = (v for c in group.checks if _is_for(c, supply) for v in _verdicts(c, "", given, config))
+        batch = tuple(self._same.setdefault(v, v) for v in verdicts)
+        group.remember(batch, watched, terms, supply)
+        return batch
+
+
+class _Group:
+    """Checks that ask for the same parameters, and what came of the last nodes.
+
+    A check is a pure function: where every field of sections that the group's checks ever looked at is the very object of
+    a node before, the answer is that node's.
+    """
+
+    def __init__(self, names: Tuple[str, ...], checks: List[Check]) -> None:
+        self.names, self.checks = names, checks
+        self.answers: Dict[Any, Tuple[Batch, Any]] = {}
+        self._looked_at: Dict[str, Set[str]] = {name: set() for name in names}
+        self._values: Dict[str, Callable[[Any], Tuple[Any, ...]]] = {}
+
+    def key(self, terms: Dict[str, Any], supply: Dict[str, Any]) -> Tuple[Any, ...]:
+        """What the answer depends on: the identity of each field that was looked at, or of the reason for no section."""
+        parts: List[Any] = [terms["policy"]]  # severities depend on it, whether a check asks for it or not
+        for name in self.names:
+            section = supply[name]
+            if name in terms:
+                parts.append(terms[name])
+            elif section is None:
+                parts.append(id(supply["reasons"][name]))
+            elif name in self._values:
+                parts.extend(map(id, self._values[name](section)))
+        return tuple(parts)
+
+    def remember(self, batch: Batch, watched: Dict[str, Any], terms: Dict[str, Any], supply: Dict[str, Any]) -> None:
+        """Keep an answer with the sections on whose fields it rests, so that these keep their identity."""
+        for name, section in watched.items():
+            seen = looked_at(section)
+            if not seen <= self._looked_at[name]:
+                self._looked_at[name] |= seen
+                self._values[name] = _getter(sorted(self._looked_at[name]))
+                self.answers.clear()
+        if len(self.answers) >= REMEMBERED:
+            del self.answers[next(iter(self.answers))]
+        self.answers[self.key(terms, supply)] = (batch, [supply[name] for name in self.names] + [supply["reasons"]])
+
+
+def _getter(names: List[str]) -> Callable[[Any], Tuple[Any, ...]]:
+    """Values of these attributes as a tuple."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda section: (get(section),)
+
+
+def _terms(policy: Policy) -> Tuple[Any, ...]:
+    """What of the policy differs between nodes."""
+    return (policy.nnodes, policy.nproc_per_node, policy.launcher, policy.collected_on)
 
 
 REMEMBERED = 64
 """So many different answers of a group of checks are kept: a fleet has few kinds of nodes, and many unlike sections."""
-
-
-def _keys(supply: Dict[str, Any]) -> Dict[str, Any]:
-    """What stands for each parameter in a key: the identity of a section, the reason where there is none."""
-    policy, reasons = supply["policy"], supply["reasons"]
-    keys = {name: id(section) if section is not None else reasons.get(name) for name, section in supply.items()}
-    keys["policy"] = (policy.nnodes, policy.nproc_per_node, policy.launcher, policy.collected_on)
-    keys["reasons"] = frozenset(reasons.items())
-    return keys
 
 
 def judge_fleet(fleet: Fleet, checks: Iterable[Check], config: Config) -> Iterator[Tuple[Verdict, Tuple[str, ...]]]:
@@ -99,13 +142,14 @@ def judge_fleet(fleet: Fleet, checks: Iterable[Check], config: Config) -> Iterat
     """
     several = len(fleet.nodes) > 1
     policy = replace(config.policy, nnodes=config.policy.nnodes or (len(fleet.nodes) if several else None))
+    supply = {"policy": policy, "reasons": {}, "fleet": fleet}
     for check in checks:
-        if "fleet" in check.parameters and (several or fleet.good.columns):
-            yield from _over_fleet(check, fleet, replace(config, policy=policy))
+        if check.parameters.get("fleet") and _is_for(check, supply) and (several or fleet.good.columns):
+            yield from _over_fleet(check, supply, replace(config, policy=policy))
 
 
-def _over_fleet(check: Check, fleet: Fleet, config: Config) -> Iterator[Tuple[Verdict, Tuple[str, ...]]]:
-    supply = {"policy": config.policy, "reasons": {}, "fleet": fleet}
+def _over_fleet(check: Check, supply: Dict[str, Any], config: Config) -> Iterator[Tuple[Verdict, Tuple[str, ...]]]:
+    fleet: Fleet = supply["fleet"]
     severity = _severity(check, config)
     fleet.asked.clear()
     told = False
@@ -141,11 +185,14 @@ def _supply(facts: NodeFacts, policy: Policy) -> Dict[str, Any]:
     """Parameter name -> what is given for it; None for a section that could not be read."""
     sections = {name: getattr(facts, name) for name in SECTIONS}
     reasons = {
-        name: facts.reasons.get(name) or Reason("not-recorded", f"{name} is not in these facts")
-        for name, section in sections.items()
-        if section is None
+        name: facts.reasons.get(name) or _not_recorded(name) for name, section in sections.items() if section is None
     }
     return {"policy": policy, "reasons": reasons, **sections}
+
+
+@lru_cache(maxsize=None)
+def _not_recorded(name: str) -> Reason:
+    return Reason("not-recorded", f"{name} is not in these facts")
 
 
 def _is_for(check: Check, supply: Dict[str, Any]) -> bool:

@@ -39,8 +39,7 @@ def report(
         seen.add(facts)
         fleet.add(facts)
         entries.append(summary.node(facts))
-        for verdict in judge.verdicts(facts):
-            verdicts.add(verdict, (facts.name,))
+        verdicts.add_batches(facts.name, judge.batches(facts))
     for verdict, names in engine.judge_fleet(fleet, checks, config):
         verdicts.add(verdict, names)
     for verdict in _plugin_verdicts(loaded):

@@ -5,6 +5,7 @@ compiled, ``__init__``; the others are shared by all classes and do what the lib
 """
 
 import dataclasses
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ _MISSING: Any = object()
 
 
 def _made(cls: type) -> type:
-    cls.__doc__ = cls.__doc__ or cls.__name__  # without one dataclasses makes it of the signature, which is slow to find
+    cls.__doc__ = (
+        cls.__doc__ or cls.__name__
+    )  # without one dataclasses makes it of the signature, which is slow to find
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     made.__dataclass_params__.eq = True
     made.__init__ = _init(dataclasses.fields(made))
     made.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    names = [field.name for field in dataclasses.fields(made)]
+    made.__values__ = staticmethod(attrgetter(*names) if names else _nothing)
     for name, method in _SHARED.items():
         setattr(made, name, method)
     return made  # type: ignore[no-any-return]
@@ -54,16 +59,17 @@ def _init(fields: Tuple["dataclasses.Field[Any]", ...]) -> Any:
     return defaults["__init__"]
 
 
-def _values(value: Any) -> Tuple[Any, ...]:
-    return tuple(getattr(value, field.name) for field in dataclasses.fields(value))
+def _nothing(value: Any) -> Tuple[()]:
+    """The values of what has no fields."""
+    return ()
 
 
 def _eq(self: Any, other: Any) -> Any:
-    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+    return self.__values__(self) == self.__values__(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(self.__values__(self))
 
 
 def _repr(self: Any) -> str:

@@ -178,17 +178,36 @@ class Verdicts(Sequence[Verdict]):
     """
 
     def __init__(self) -> None:
-        self.nodes: Dict[Verdict, List[str]] = {}
-        """Verdict without its node -> nodes that have it."""
-        self._known: Dict[int, Tuple[Verdict, List[str]]] = {}
-        """The same lists by the identity of verdicts, which are kept so that it stays theirs."""
+        self._batches: Dict[int, Tuple[Tuple[Verdict, ...], List[str]]] = {}
+        """By the identity of a batch, which is kept so that it stays its own: the batch, and nodes that have it."""
+        self._nodes: Optional[Dict[Verdict, List[str]]] = None
 
     def add(self, verdict: Verdict, nodes: Iterable[str]) -> None:
-        """Take in a verdict without its node, for these nodes. Of one that was seen before, that very object is fast."""
-        known = self._known.get(id(verdict))
-        if known is None:
-            known = self._known[id(verdict)] = (verdict, self.nodes.setdefault(verdict, []))
-        known[1].extend(nodes)
+        """Take in a verdict, without its node, of these nodes."""
+        batch = (verdict,)
+        self._batches[id(batch)] = (batch, list(nodes))
+        self._nodes = None
+
+    def add_batches(self, node: str, batches: Iterable[Tuple[Verdict, ...]]) -> None:
+        """Take in the verdicts, without their node, of one node. A batch that was there before, that very object, is fast."""
+        known = self._batches
+        for batch in batches:
+            if id(batch) in known:
+                known[id(batch)][1].append(node)
+            else:
+                known[id(batch)] = (batch, [node])
+        self._nodes = None
+
+    @property
+    def nodes(self) -> Dict[Verdict, List[str]]:
+        """Verdict without its node -> nodes that have it; in the order of the checks' ids, and of appearance."""
+        if self._nodes is None:
+            found: Dict[Verdict, List[str]] = {}
+            for batch, names in self._batches.values():
+                for verdict in batch:
+                    found.setdefault(verdict, []).extend(names)
+            self._nodes = {verdict: found[verdict] for verdict in sorted(found, key=lambda verdict: verdict.check)}
+        return self._nodes
 
     def __len__(self) -> int:
         return sum(map(len, self.nodes.values()))

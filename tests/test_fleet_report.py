@@ -1,14 +1,17 @@
 """Several nodes in one report: judged as a stream, folded, with the fleet's own findings."""
 
 import json
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ddp_doctor import document, engine, examine
 from ddp_doctor import report as reports
 from ddp_doctor.config import Config, load
-from ddp_doctor.facts import LoadedLibrary, to_plain
+from ddp_doctor.facts import SECTIONS, Env, LoadedLibrary, to_plain
 from ddp_doctor.model import Verdicts, folded
+from ddp_doctor.watched import Watched, looked_at
 from fleets import node
 from judging import own_checks
 from running import doctor
@@ -82,10 +85,40 @@ def test_nodes_judged_one_after_another_are_judged_as_each_alone():
     read = [reader.facts(json.dumps(to_plain(facts)).encode()) for facts in nodes]
     judge = engine.Judge(CHECKS, Config())
     for facts in [*read, *read]:
-        alone = [replace(v, node="") for v in engine.judge(facts, CHECKS, Config())]
-        assert judge.verdicts(facts) == alone
+        alone = {replace(v, node="") for v in engine.judge(facts, CHECKS, Config())}
+        assert set(judge.verdicts(facts)) == alone
+        assert len(judge.verdicts(facts)) >= len(alone)
     assert read[0].torch is read[1].torch
     assert read[0].torch is not read[2].torch
+    assert read[0].os.kernel is read[1].os.kernel
+
+
+CAPTURED = sorted((Path(__file__).parent / "nodes").glob("*/facts.json"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fields_of_many_nodes_mixed_give_the_verdicts_of_each_alone(seed):
+    """Nodes made of fields of captured ones, so that some fields are as before and others are not."""
+    dice, plain = random.Random(seed), [json.loads(path.read_text()) for path in CAPTURED]
+    reader, judge = document.Reader(), engine.Judge(CHECKS, Config())
+    for number in range(6):
+        mixed = {**dice.choice(plain), "name": f"n{number}"}
+        for section in [name for name in SECTIONS if isinstance(mixed.get(name), dict) and dice.random() < 0.6]:
+            other = dice.choice(plain).get(section) or {}
+            mixed[section] = {k: v if dice.random() < 0.7 else other.get(k, v) for k, v in mixed[section].items()}
+        facts = reader.facts(json.dumps(mixed).encode())
+        assert facts == document.facts_from(mixed)
+        assert set(judge.verdicts(facts)) == {replace(v, node="") for v in engine.judge(facts, CHECKS, Config())}
+
+
+def test_a_watched_section_is_like_the_section_and_tells_what_was_looked_at():
+    section = node(1).env
+    watched = Watched.of(section)
+    assert looked_at(watched) == frozenset()
+    assert isinstance(watched, Env)
+    assert watched.get("NCCL_DEBUG") == "INFO"
+    assert looked_at(watched) == {"variables"}
+    assert (type(watched).__name__, Watched.of(None), looked_at(None)) == ("Env", None, frozenset())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any, Callable, Iterator, List, Tuple
 
 from ddp_doctor.cluster.fleet import Column, Standing
-from ddp_doctor.cluster.folding import folded
+from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.facts import Reason
 from ddp_doctor.model import Reading
 
@@ -48,7 +48,7 @@ def _reading(standing: Standing, message: str, words: Callable[[Any], str], subj
 def _undecided(standings: List[Standing], message: str, words: Callable[[Any], str], subject: str) -> Reading:
     """No value has a majority: all are named, and nobody is odd."""
     most = sorted(standings, key=lambda standing: -len(standing.nodes))
-    shown = "; ".join(f"{folded(s.nodes)}: {words(s.value)}" for s in most[:_SHOWN])
+    shown = "; ".join(f"{shortened(s.nodes)}: {words(s.value)}" for s in most[:_SHOWN])
     more = f"; and {len(most) - _SHOWN} other values" if len(most) > _SHOWN else ""
     return Reading(
         ok=False,
@@ -81,7 +81,7 @@ def shared(
                 ok=False,
                 nodes=nodes,
                 subject=words(value),
-                measured=f"{words(value)} on {folded(nodes)}",
+                measured=f"{words(value)} on {shortened(nodes)}",
                 expected="another one on each node",
                 message=message,
             )

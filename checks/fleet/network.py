@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from ddp_doctor.checks.fleet._compare import agree, agree_by_subject
 from ddp_doctor.cluster.fleet import Fleet
-from ddp_doctor.cluster.folding import folded
+from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.model import Reading, Severity, check
 from ddp_doctor.policy import Policy
 
@@ -29,7 +29,7 @@ def same_address(fleet: Fleet) -> Iterator[Reading]:
             ok=False,
             nodes=tuple(nodes),
             subject=ip,
-            measured=f"{ip} on {folded(nodes)}",
+            measured=f"{ip} on {shortened(nodes)}",
             expected="an address of its own on each machine",
             message=f"another machine has the address {ip} too",
         )

@@ -10,7 +10,19 @@ from typing import Any, Callable, Dict, Hashable, List, Optional, Set, Tuple, Ty
 
 from ddp_doctor import nccl
 from ddp_doctor.accelerators import answering, chosen
-from ddp_doctor.facts import Gpu, Gpus, Interface, Limit, Mount, NodeFacts, RdmaDevice, Reason
+from ddp_doctor.facts import (
+    Env,
+    Gpu,
+    Gpus,
+    Interface,
+    Limit,
+    Mount,
+    NodeFacts,
+    Rdma,
+    RdmaDevice,
+    Reason,
+    Torch,
+)
 from ddp_doctor.model import NotKnown, known
 from ddp_doctor.remembered import by_identity
 from ddp_doctor.variables import left_alone
@@ -386,17 +398,23 @@ def _some(found: T) -> T:
     return found
 
 
-@by_identity
 def _endpoints(facts: NodeFacts) -> Tuple[nccl.Endpoint, ...]:
     """What NCCL takes for sockets: with RDMA the first interface alone counts, to start up."""
     network = _section(facts, "network")
     found: Tuple[Interface, ...] = known(network.interfaces, network, "interfaces")
-    version = nccl.version_of(facts.torch)
-    endpoints = nccl.sockets(found, facts.env, version).endpoints
+    endpoints = _chosen(found, facts.rdma, facts.env, facts.torch)
     if not endpoints:
         raise NotKnown(Reason("not-applicable", "no interface that NCCL could use"))
-    alone = nccl.carrier(facts.rdma, facts.env, version).kind == "rdma"
-    return endpoints[:1] if alone else endpoints
+    return endpoints
+
+
+@by_identity
+def _chosen(
+    interfaces: Tuple[Interface, ...], rdma: Optional[Rdma], env: Optional[Env], torch: Optional[Torch]
+) -> Tuple[nccl.Endpoint, ...]:
+    version = nccl.version_of(torch)
+    endpoints = nccl.sockets(interfaces, env, version).endpoints
+    return endpoints[:1] if nccl.carrier(rdma, env, version).kind == "rdma" else endpoints
 
 
 def _ports(facts: NodeFacts) -> Tuple[nccl.HcaPort, ...]:

@@ -77,10 +77,10 @@ class Column:
 
     def standings(self) -> List[Standing]:
         """The nodes of one partition by what they have and should have: of the good day, else of the majority."""
-        from ddp_doctor.cluster.folding import folded
+        from ddp_doctor.cluster.folding import shortened
 
         usual = self.usual()
-        others = f"as on {folded(self.by_value()[usual])}" if usual is not None and len(self.by_value()) > 1 else ""
+        others = f"as on {shortened(self.by_value()[usual])}" if usual is not None and len(self.by_value()) > 1 else ""
         due = {node: self.good.of(self.name, node) for node in self.values}
         found: Dict[Tuple[Value, Optional[Value], str], List[str]] = {}
         for node, value in self.values.items():
@@ -136,6 +136,66 @@ class GoodDay:
         return GoodDay({column: {n: function(v) for n, v in self.columns.get(column, {}).items()}}, self.words)
 
 
+class _Reader:
+    """A column's function, with what came of the last nodes.
+
+    It is pure: where all parts of the facts that it ever looked at are those of a node before, its answer is that node's.
+    """
+
+    def __init__(self, name: str, read: Callable[[NodeFacts], Value]) -> None:
+        self._name, self._read = name, read
+        self._looked_at: Tuple[str, ...] = ()
+        self._answers: Dict[Tuple[int, ...], Tuple[Tuple[Any, ...], Answer]] = {}
+        self._same: Dict[Value, Value] = {}
+        """Values, so that equal ones of many nodes are one object."""
+
+    def read(self, facts: NodeFacts) -> "Answer":
+        """The node's value, or why there is none: also for what a damaged document makes of the function."""
+        parts = tuple(getattr(facts, name) for name in self._looked_at)
+        known = self._answers.get(tuple(map(id, parts))) if parts else None
+        if known is not None:
+            return known[1]
+        watched = _Watched(facts)
+        answer = self._answer(watched)
+        self._remember(facts, watched.looked_at, answer)
+        return answer
+
+    def _answer(self, facts: Any) -> "Answer":
+        try:
+            value = self._read(facts)
+            return self._same.setdefault(value, value), None
+        except NotKnown as error:
+            return None, error.reason
+        except Exception as error:  # noqa: BLE001  facts may hold anything that their types allow
+            return None, Reason("broken", f"fleet.{self._name}: {type(error).__name__}: {error}")
+
+    def _remember(self, facts: NodeFacts, looked_at: Set[str], answer: "Answer") -> None:
+        if not looked_at <= set(self._looked_at):
+            self._looked_at = tuple(sorted({*self._looked_at, *looked_at}))
+            self._answers.clear()
+        if len(self._answers) >= REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+        parts = tuple(getattr(facts, name) for name in self._looked_at)
+        self._answers[tuple(map(id, parts))] = (parts, answer)  # the parts live as long as their identity counts
+
+
+Answer = Tuple[Value, Optional[Reason]]
+REMEMBERED = 64
+"""So many answers of a column are kept: a fleet has few kinds of nodes."""
+
+
+class _Watched:
+    """Facts of a node, which tell what of them was looked at."""
+
+    def __init__(self, facts: NodeFacts) -> None:
+        self._facts = facts
+        self.looked_at: Set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.looked_at.add(name)
+        return getattr(self._facts, name)
+
+
 class Fleet:
     """Columns of all nodes, as attributes; ``add`` takes in a node and keeps no more of it than its values."""
 
@@ -147,13 +207,13 @@ class Fleet:
     ) -> None:
         from ddp_doctor.cluster import columns
 
-        self._readers = dict(columns.readers() if readers is None else readers)
+        self._readers = {
+            name: _Reader(name, read) for name, read in (columns.readers() if readers is None else readers).items()
+        }
         self.good = good or GoodDay()
         self._partitions = dict(partitions or {})
         self._partition: Dict[str, str] = {}
         self._columns = {name: Column(name, {}, {}, self._partition, self.good) for name in self._readers}
-        self._seen: Dict[Tuple[str, Value], Value] = {}
-        """Values, so that equal ones of many nodes are one object."""
         self.nodes: List[str] = []
         self.asked: Set[str] = set()
         """Columns that were looked at since the set was emptied."""
@@ -165,15 +225,12 @@ class Fleet:
         named = next((name for name, patterns in self._partitions.items() if matches(node, patterns)), None)
         if named is not None:
             self._partition[node] = named
-        for name, read in self._readers.items():
-            column = self._columns[name]
-            try:
-                value = read(facts)
-                column.values[node] = self._seen.setdefault((name, value), value)
-            except NotKnown as error:
-                column.without[node] = error.reason
-            except Exception as error:  # noqa: BLE001  facts may hold anything that their types allow
-                column.without[node] = Reason("broken", f"fleet.{name}: {type(error).__name__}: {error}")
+        for name, reader in self._readers.items():
+            value, reason = reader.read(facts)
+            if reason is None:
+                self._columns[name].values[node] = value
+            else:
+                self._columns[name].without[node] = reason
 
     def __getattr__(self, name: str) -> Column:
         columns: Dict[str, Column] = self.__dict__.get("_columns", {})

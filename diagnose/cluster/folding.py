@@ -30,3 +30,14 @@ def _sets(names: List[str]) -> List[str]:
     except NodeSetException:
         return names
     return re.split(r",(?![^\[\]]*\])", text)
+
+
+def shortened(names: Iterable[str], limit: int = 200) -> str:
+    """The folded names; where that is longer than ``limit`` characters, the first ones and how many more there are."""
+    listed = tuple(names)
+    text = _folded(listed)
+    return text if len(text) <= limit else f"{_folded(listed[:SHOWN])} and {len(listed) - SHOWN} more"
+
+
+SHOWN = 8
+"""So many nodes are named of a set that is too long to read."""

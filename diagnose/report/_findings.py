@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Sequence, Tuple
 
 from ddp_doctor import escape, model
-from ddp_doctor.cluster.folding import folded as folded_names
+from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.model import Outcome, Remedy, Report, Step, Verdict
 
 
@@ -132,7 +132,7 @@ def where(finding: Finding, report: Report) -> str:
     """The nodes of a finding, in words, folded; empty in a report about one node, and for what blames none."""
     if len(report.nodes) < 2 or finding.nodes == ("",):
         return ""
-    names = folded_names(finding.nodes)
+    names = shortened(finding.nodes)
     return names if len(finding.nodes) == 1 else f"{len(finding.nodes)} of {len(report.nodes)} {noun(report)}s: {names}"
 
 

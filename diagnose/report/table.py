@@ -4,7 +4,7 @@ import textwrap
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from ddp_doctor import escape, glossary
-from ddp_doctor.cluster.folding import folded as folded_names
+from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.model import Node, Outcome, Remedy, Report, Severity, Step, Verdict
 from ddp_doctor.report import Options
 from ddp_doctor.report import _findings as findings
@@ -25,6 +25,8 @@ _COLOURS = {
 _NARROWEST = 40
 _HEADER_VALUES = 4
 """So many different values of one header line are shown."""
+_OWNERS = 60
+"""Characters that the nodes of a header value may take."""
 _SHORT = 100
 """Characters up to which a remedy's only step is shown wherever the remedy is named."""
 _INDENT = 11
@@ -105,11 +107,11 @@ def _header(report: Report, page: _Page) -> Iterator[str]:
     names = [node.name for node in report.nodes]
     noun = findings.noun(report)
     yield from page.labelled(
-        noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", folded_names(names), 13, "heading"
+        noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", shortened(names), 13, "heading"
     )
     for label, values in _header_values(report.nodes).items():
         for number, (value, owners) in enumerate(list(values.items())[:_HEADER_VALUES]):
-            owned = "" if len(owners) == len(names) else f"{folded_names(owners)}: "
+            owned = "" if len(owners) == len(names) else f"{shortened(owners, _OWNERS)}: "
             yield from page.labelled("" if number else label, owned + value, 13, "heading")
         if len(values) > _HEADER_VALUES:
             yield from page.labelled("", f"and {len(values) - _HEADER_VALUES} different ones", 13)
