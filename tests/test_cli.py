@@ -263,7 +263,7 @@ def test_the_help_names_every_section_that_can_be_required():
 
 def test_checks_are_listed_and_explained():
     listed = doctor("checks").stdout
-    ids = re.findall(r"^ *([a-z]+/[a-z0-9-]+)", listed, re.MULTILINE)
+    ids = re.findall(r"^ *([a-z-]+/[a-z0-9-]+)", listed, re.MULTILINE)
     assert len(ids) >= 40
     assert [check["id"] for check in json.loads(doctor("checks", "--json").stdout)] == sorted(ids)
     assert "NCCL" in doctor("checks", "limits/memlock-too-low").stdout

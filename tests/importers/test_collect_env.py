@@ -569,7 +569,7 @@ def test_reports_of_several_nodes_keep_apart(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "env.txt").write_text(text())
-    nodes, _ = examine.read_saved([str(tmp_path / "a" / "env.txt"), str(tmp_path / "b" / "env.txt")])
+    nodes = list(examine.read_saved([str(tmp_path / "a" / "env.txt"), str(tmp_path / "b" / "env.txt")]))
     assert [node.name for node in nodes] == ["env", str(tmp_path / "b" / "env.txt")]
 
 
