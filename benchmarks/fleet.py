@@ -29,7 +29,7 @@ LINEAR_SLACK = 1.3
 ODD = 7
 _MOVING = re.compile(r"(_bytes|_c|_w|_s|_guid|uuid|lid)$")
 _SIZES = ("total_bytes", "memory_total_bytes", "memlock_bytes", "core_bytes", "stack_bytes", "active_mtu_bytes", "power_limit_w",
-          "power_default_limit_w", "cgroup_limit_bytes", "sm_lid", "sys_image_guid", "max_error_s")  # fmt: skip
+          "power_default_limit_w", "cgroup_limit_bytes", "sm_lid", "sys_image_guid", "max_error_s", "rate_gbit_s", "speed_mbit_s")  # fmt: skip
 
 
 def node(text: str, number: int, unlike: bool, dice: random.Random) -> Dict[str, Any]:
