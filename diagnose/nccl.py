@@ -7,6 +7,7 @@ src/transport/net_ib/init.cc, src/plugin/net.cc) and, where they differ, of the 
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from ddp_doctor.facts import Address, Env, Gid, Interface, Network, Rdma, RdmaDevice, RdmaPort, Torch
@@ -198,6 +199,7 @@ def _in_subnet_of(endpoints: Sequence[Endpoint], comm_id: Optional[str]) -> Tupl
     return _first_of_each(inside)[:1]
 
 
+@lru_cache(maxsize=4096)
 def ip_of(text: str) -> Optional[Ip]:
     """An address without its zone, or None for what is none."""
     try:
