@@ -31,8 +31,8 @@ class Ask:
     cwd: Optional[str] = None
     sample_s: float = 0.0
     """Seconds between two readings of counters; 0: one reading."""
-    compute: bool = False
-    """Run the compute test on the GPUs, whatever the profile."""
+    compute: Optional[bool] = None
+    """Run the compute test on the GPUs, or do not; None: as the profile says."""
 
     @property
     def active(self) -> bool:

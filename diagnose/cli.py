@@ -82,7 +82,7 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _asking = _options(
     click.option("--profile", type=click.Choice(["quick", "standard", "deep"]), default="standard", show_default=True,
-                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also two readings of all counters, 5 s apart."),
+                 help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also two readings of all counters, 5 s apart, and the compute test on idle GPUs."),
     click.option("--sample", "sample_s", type=click.FloatRange(0, 3600), metavar="SECONDS", help="Read counters twice, so far apart, and judge what rose (default: 5 with --profile deep, else one reading)."),
     click.option("--python", metavar="PATH", help="Interpreter whose torch is examined (default: $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH if it has torch, else our own)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job."),
@@ -148,7 +148,7 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
         if facts_given:
             report, fleet = _report_of_saved((*facts_given, *files), config, baseline)
         else:
-            report, fleet = _report_of_node(_host(replay), _ask(options), config, options["deadline"], baseline)
+            report, fleet = _report_of_node(_host(replay), _ask(options, config), config, options["deadline"], baseline)
         saved = _saved_baseline(options["save_baseline"], fleet)
     status = _print(report, writers, options, config.fail_on)
     return status if saved else USAGE
@@ -461,7 +461,7 @@ def _printable(text: str) -> str:
     return terminal(text)
 
 
-def _ask(options: Any) -> Any:
+def _ask(options: Any, config: Any = None) -> Any:
     from ddp_doctor.ask import Ask
     from ddp_doctor.cluster.names import parse_nodes
 
@@ -478,8 +478,19 @@ def _ask(options: Any) -> Any:
         python=_python(options["python"]),
         cwd=_cwd(),
         sample_s=_sample_s(options["sample_s"], options["profile"]),
-        compute=any(id.startswith("gpu-test") for id in _words(options.get("select") or ())),
+        compute=_compute(config),
     )
+
+
+def _compute(config: Any) -> Optional[bool]:
+    """Is the compute test asked for by its name, or not to be run since nobody would judge it? None: as the profile says."""
+    if config is None:
+        return None
+    if any(name.startswith("gpu-test") for name in config.select):
+        return True
+    ignored = any(name.rstrip("/") in ("gpu", "gpu-test") for name in config.ignore)
+    others = config.select and not any("gpu-test".startswith(name.rstrip("*/")) for name in config.select)
+    return False if ignored or others else None
 
 
 def _sample_s(given: Optional[float], profile: str) -> float:

@@ -1154,7 +1154,8 @@ class GpuTest:
     gemm_tflop_s: Optional[Dict[str, float]] = None
     """Type -> 10**12 operations per second: "bfloat16", "float32"."""
     checksums: Optional[Dict[str, str]] = None
-    """Type -> sum of the result's bits: equal on GPUs of one model with one library."""
+    """Type -> sum of the result's bits: equal on GPUs of one model with as many multiprocessors, with one library."""
+    multiprocessors: Optional[int] = None
     memory_gb_s: Optional[float] = None
     """Device memory, read plus written, in 10**9 bytes per second."""
     to_device_gb_s: Optional[float] = None
@@ -1166,12 +1167,13 @@ class GpuTest:
     error: Optional[str] = None
     """Why it could not finish, in the library's own words."""
     duration_s: Optional[float] = None
+    """Seconds that its own steps took, without importing torch and waiting for the others."""
     unread: Unread = _unread()
 
 
 @dataclass(frozen=True)
 class Compute:
-    """The compute test of all GPUs in parallel."""
+    """The compute test of all idle GPUs; a GPU that was left alone has the reason in every field's ``unread``."""
 
     torch: Optional[str] = None
     gpus: Optional[Tuple[GpuTest, ...]] = None
