@@ -97,7 +97,8 @@ class Gathering:
         else:
             self._reasons[name] = outcome.value["reason"]
         if isinstance(self._host, Recorder):
-            for name, entry in outcome.value["entries"].items():  # what several sections ask, the time above all, is told once
+            # What several sections ask is recorded once, as the first of them was told.
+            for name, entry in outcome.value["entries"].items():
                 self._host.entries.setdefault(name, entry)
 
 
