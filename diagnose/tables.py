@@ -297,6 +297,20 @@ class NvLinkForm(Row):
 
 
 @dataclass(frozen=True)
+class GpuSpeed(Row):
+    """How fast a GPU in order was measured to multiply large matrices."""
+
+    gpu: str
+    """As in the table of GPUs."""
+    type: str
+    """Of the numbers: float16 or bfloat16, added up in float32."""
+    peak_tflop_s: str
+    """Of its data sheet, without sparsity, in 10**12 operations per second."""
+    measured_tflop_s: str
+    """The best that was measured with torch, over many shapes."""
+
+
+@dataclass(frozen=True)
 class CounterMeaning(Row):
     """What a rise of a counter means for a job, and which check judges it."""
 
@@ -361,6 +375,7 @@ TABLES: Dict[str, Type[Row]] = {
     "xids": Xid,
     "sxids": Sxid,
     "nvlinks": NvLinkForm,
+    "gpu_speeds": GpuSpeed,
     "counters": CounterMeaning,
 }
 """Table (file name without .csv) -> what a row of it is."""
@@ -420,6 +435,10 @@ def thresholds() -> Tuple[Threshold, ...]:
 
 def nvlinks() -> Tuple[NvLinkForm, ...]:
     return _table("nvlinks", NvLinkForm)
+
+
+def gpu_speeds() -> Tuple[GpuSpeed, ...]:
+    return _table("gpu_speeds", GpuSpeed)
 
 
 def counters() -> Tuple[CounterMeaning, ...]:

@@ -60,3 +60,27 @@ def slow_host_copy() -> Iterator[Remedy]:
             ),
         ),
     )
+
+
+def gemm_slower_than_model() -> Iterator[Remedy]:
+    yield from slow_gemm()
+
+
+def memory_slower_than_model() -> Iterator[Remedy]:
+    yield from slow_gemm()
+
+
+def host_copy_slower_than_link() -> Iterator[Remedy]:
+    yield from slow_host_copy()
+
+
+def slow_peer_copy() -> Iterator[Remedy]:
+    yield Remedy(
+        "Find the connection that is slow",
+        (
+            command("nvidia-smi nvlink -s", scope="this node"),
+            command("nvidia-smi nvlink -e", scope="this node"),
+            command("nvidia-smi topo -m", scope="this node"),
+            say("Reseat the GPU, its NVLink bridge or its riser, or have the board replaced.", who="vendor"),
+        ),
+    )
