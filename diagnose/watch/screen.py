@@ -5,7 +5,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 from ddp_doctor import escape
 from ddp_doctor.facts import Gpu, NodeFacts, Rates
 from ddp_doctor.model import Verdict
-from ddp_doctor.units import seconds, size
+from ddp_doctor.units import plural, seconds, size
 from ddp_doctor.watch import lines
 from ddp_doctor.watch.findings import Findings, News
 
@@ -95,7 +95,8 @@ def table(facts: NodeFacts, findings: Findings, watched_s: float, width: int, he
     broad = max((len(what) for what, _, _ in found), default=0)
     middle = max((len(rates) for _, rates, _ in found), default=0)
     holding = len(findings.lasting)
-    head = f"{facts.name}: watched for {seconds(watched_s)}, {findings.count_new} new findings, {holding} that hold. Ctrl-C ends."
+    news = plural(findings.count_new, "new finding")
+    head = f"{facts.name}: watched for {seconds(watched_s)}, {news}, {holding} hold now. Ctrl-C ends."
     body = [f"  {what:<{broad}}  {rates:<{middle}}  {wrong}".rstrip() for what, rates, wrong in found]
     return [escape.terminal(text)[:width] for text in (head, *(body or ["  nothing moves"]))]
 
