@@ -10,6 +10,7 @@ import sys
 if __name__ == "__main__" and sys.path and sys.path[0] == "":
     del sys.path[0]  # the working directory may hold a torch.py
 
+import ctypes
 import importlib
 import json
 import os
@@ -30,6 +31,8 @@ IMPORT_LIMIT_S = 90.0
 PHASE_LIMIT_S = 45.0
 """No step needs more than ten seconds on a healthy GPU; with one processor for eight of them, more."""
 TEXT_LIMIT = 2000
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 LAST_WORDS_LIMIT = 300
 FREE_SHARE = 0.5
 """Largest share of the free memory that is filled."""
@@ -281,7 +284,8 @@ PHASES = {"gemm": gemm, "memory": memory, "host": host}
 
 def be_device(name: str, limit_s: float, cpus: Sequence[int]) -> None:
     """Do each step that standard input names, and tell after each."""
-    signal.setitimer(signal.ITIMER_REAL, limit_s)  # ends the process even if those who started it are gone
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))  # ends it with whoever started it
+    signal.setitimer(signal.ITIMER_REAL, limit_s)  # ... and in any case
     out = os.dup(1)
     os.dup2(2, 1)
     said = {"device": name, "gemm_tflop_s": {}, "checksums": {}, "peer_gb_s": {}, "wrong": []}  # type: Said
