@@ -276,9 +276,21 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
 
 
 @cli.command(short_help="Rates and counters over time, and what only shows then.")
-@click.option("--interval", "interval_s", type=click.FloatRange(1.0, 3600.0), default=10.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(1.0, 3600.0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
 @click.option("--for", "duration", metavar="TIME", help="End after so long: 90s, 15m, 1h, 2d (default: until Ctrl-C).")
-@click.option("--prometheus", metavar="FILE", help="Also write each look to FILE for node_exporter's textfile collector (a name in .prom).")
+@click.option(
+    "--prometheus",
+    metavar="FILE",
+    help="Also write each look to FILE for node_exporter's textfile collector (a name in .prom).",
+)
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each look, also on a terminal.")
 @click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job.")
 @_choosing
@@ -296,7 +308,9 @@ def watch(interval_s: float, duration: Optional[str], prometheus: Optional[str],
         chosen, _ = _checks(config)
         plan = command.plan(interval_s, duration)
         fail_on = config.fail_on if options["fail_on"] else None
-        return command.run(Host(), chosen, config, plan, command.Where(prometheus, as_json or not sys.stdout.isatty()), fail_on)
+        return command.run(
+            Host(), chosen, config, plan, command.Where(prometheus, as_json or not sys.stdout.isatty()), fail_on
+        )
 
 
 @cli.command(short_help="Mistakes in files that set variables.")
