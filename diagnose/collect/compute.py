@@ -24,9 +24,9 @@ BUSY_PERCENT = 10
 TAKEN_WORDS = ("busy or unavailable", "cudaErrorDevicesUnavailable")
 """What CUDA says of a GPU of which another process has taken sole possession since we looked."""
 BOOT = "import sys; SOURCE = sys.stdin.read(); exec(compile(SOURCE, 'compute.py', 'exec'))"
-NUMBERS = ("memory_gb_s", "to_device_gb_s", "to_host_gb_s", "duration_s", "multiprocessors")
+NUMBERS = ("memory_gb_s", "to_device_gb_s", "to_host_gb_s", "duration_s")
 TABLES = ("gemm_tflop_s", "peer_gb_s")
-MEASURED = (*NUMBERS, *TABLES, "checksums", "wrong")
+MEASURED = (*NUMBERS, *TABLES, "checksums", "multiprocessors", "wrong")
 
 Said = Dict[str, Any]
 
@@ -204,14 +204,17 @@ def as_test(gpu: Gpu, said: Said, gpus: Sequence[Gpu]) -> GpuTest:
     error = redact.text(str(said["error"])) if said.get("error") else None
     facts: Said = {name: said[name] for name in NUMBERS if _is_number(said.get(name))}
     facts.update({name: _rates(said.get(name)) for name in TABLES if _rates(said.get(name))})
+    if _is_number(said.get("multiprocessors")):
+        facts["multiprocessors"] = int(said["multiprocessors"])
     sums = said.get("checksums")
     if isinstance(sums, dict) and sums:
         facts["checksums"] = {str(kind): str(total) for kind, total in sums.items()}
     if "peer_gb_s" in facts:
         names = {f"cuda:{number}": str(other.index) for number, other in enumerate(gpus)}
         facts["peer_gb_s"] = {names[name]: rate for name, rate in facts["peer_gb_s"].items() if name in names}
-    if said.get("wrong") or (not error and "memory_gb_s" in facts):
-        facts["wrong"] = tuple(map(str, said.get("wrong") or ()))
+    wrong = said.get("wrong")
+    if isinstance(wrong, list) and (wrong or not {"gemm_tflop_s", "memory_gb_s", "to_host_gb_s"} - set(facts)):
+        facts["wrong"] = tuple(redact.text(str(text)) for text in wrong)
     kind, text = _why_unmeasured(said, error)
     unread: Unread = {name: Reason(kind, text) for name in MEASURED if name not in facts}
     device = str(said.get("device", ""))
