@@ -129,7 +129,7 @@ _printing = _options(
     "facts_given",
     multiple=True,
     metavar="FILE",
-    help="Judge collected facts or a collect_env report, or re-print a saved report; more files or folders may follow.",
+    help="Judge collected facts, a collect_env report or output of nvidia-smi, or re-print a saved report; more files or folders may follow.",
 )
 @click.option("--replay", metavar="BUNDLE", help="Judge a recorded bundle (tar.gz or folder) as if on its node.")
 @click.option("--baseline", metavar="FILE", help="Hold the nodes against a good day that --save-baseline kept.")
