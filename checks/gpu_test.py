@@ -115,9 +115,9 @@ def slow_gemm(compute: Compute) -> Iterator[Reading]:
     See: https://github.com/huggingface/gpu-fryer
     """
     tests = known(compute.gpus, compute, "gpus")
-    for kind in sorted({kind for test in tests for kind in test.gemm_tflop_s or {}}):
-        what = Quantity(f"{kind} matrix product", "TFLOP/s", "gpu_test.gemm", _gemm(kind))
-        yield from _slower(_models(tests), what)
+    kinds = sorted({kind for test in tests for kind in test.gemm_tflop_s or {}})
+    products = [Quantity(f"{kind} matrix product", "TFLOP/s", _gemm(kind)) for kind in kinds]
+    yield from _slower(_models(tests), "gpu_test.gemm", products)
 
 
 @check(Severity.WARNING)
@@ -128,8 +128,8 @@ def slow_memory(compute: Compute) -> Iterator[Reading]:
         the memory.
     See: https://docs.nvidia.com/datacenter/dcgm/latest/reference/diagnostics/plugins/memory-bandwidth.html
     """
-    what = Quantity("device memory", "GB/s", "gpu_test.memory", lambda test: test.memory_gb_s)
-    yield from _slower(_models(known(compute.gpus, compute, "gpus")), what)
+    what = Quantity("device memory", "GB/s", lambda test: test.memory_gb_s)
+    yield from _slower(_models(known(compute.gpus, compute, "gpus")), "gpu_test.memory", [what])
 
 
 @check(Severity.WARNING)
@@ -143,8 +143,7 @@ def slow_host_copy(compute: Compute, gpus: Optional[Gpus] = None) -> Iterator[Re
     ours = _ours(gpus)
     tests = [test for test in known(compute.gpus, compute, "gpus") if test.name]
     groups = _grouped(tests, lambda test: (test.name, _link_of(ours.get(test.index))))
-    for what, rate in COPIES.items():
-        yield from _slower(groups, Quantity(what, "GB/s", "gpu_test.copy", rate))
+    yield from _slower(groups, "gpu_test.copy", COPIES)
 
 
 class Quantity(NamedTuple):
@@ -152,58 +151,71 @@ class Quantity(NamedTuple):
 
     what: str
     unit: str
-    bounds: str
-    """Rows of the table of thresholds: with _share against several siblings, with _pair_share against one."""
     rate: Callable[[GpuTest], Optional[float]]
 
 
-COPIES: Dict[str, Callable[[GpuTest], Optional[float]]] = {
-    "copy to the GPU": lambda test: test.to_device_gb_s,
-    "copy from the GPU": lambda test: test.to_host_gb_s,
-}
+COPIES = (
+    Quantity("copy to the GPU", "GB/s", lambda test: test.to_device_gb_s),
+    Quantity("copy from the GPU", "GB/s", lambda test: test.to_host_gb_s),
+)
 
 
 def _gemm(kind: str) -> Callable[[GpuTest], Optional[float]]:
     return lambda test: (test.gemm_tflop_s or {}).get(kind)
 
 
-def _slower(groups: Sequence[List[GpuTest]], quantity: Quantity) -> Iterator[Reading]:
-    """A reading for each GPU with enough siblings, against their median; one for a pair."""
+def _slower(groups: Sequence[List[GpuTest]], bounds: str, quantities: Sequence[Quantity]) -> Iterator[Reading]:
+    """A reading for each GPU with enough siblings, by what it is slowest in; one for a pair.
+
+    bounds: rows of the table of thresholds: with _share against several siblings, with _pair_share against one.
+    """
     for group in groups:
-        found = {_label(test): quantity.rate(test) for test in group}
-        rates = {label: rate for label, rate in found.items() if rate is not None}
-        if len(rates) >= SIBLINGS:
-            yield from _below_median(rates, quantity)
-        elif len(rates) == 2:
-            yield _unlike(rates, quantity)
+        found = [(quantity, _rates(group, quantity)) for quantity in quantities]
+        many = [(quantity, rates) for quantity, rates in found if len(rates) >= SIBLINGS]
+        pairs = [(quantity, rates) for quantity, rates in found if len(rates) == 2]
+        for label in dict.fromkeys(label for _, rates in many for label in rates):
+            own = [(quantity, rates) for quantity, rates in many if label in rates]
+            yield _below_median(label, own, bound(f"{bounds}_share"))
+        if pairs:
+            yield _unlike(*min(pairs, key=lambda item: _share(item[1])), bound(f"{bounds}_pair_share"))
 
 
-def _below_median(rates: Dict[str, float], quantity: Quantity) -> Iterator[Reading]:
-    limit, middle = bound(f"{quantity.bounds}_share"), median(rates.values())
-    least = middle * (limit.warning or 0) / 100
-    what, unit = quantity.what, quantity.unit
-    for label, rate in rates.items():
-        yield Reading(
-            ok=rate >= least,
-            subject=f"{label} {what}",
-            measured=f"{what}: {rate:.4g} {unit}",
-            expected=f"at least {least:.4g} {unit}, {limit.warning:g} % of the median of its siblings",
-            message=f"{label} is slower than its siblings ({what}: {rate:.4g} {unit}, median {middle:.4g})",
-            source=limit.source,
-        )
+def _rates(group: Sequence[GpuTest], quantity: Quantity) -> Dict[str, float]:
+    found = {_label(test): quantity.rate(test) for test in group}
+    return {label: rate for label, rate in found.items() if rate is not None}
 
 
-def _unlike(rates: Dict[str, float], quantity: Quantity) -> Reading:
+def _below_median(label: str, found: Sequence[Tuple[Quantity, Dict[str, float]]], limit: Bound) -> Reading:
+    share = (limit.warning or 0) / 100
+    places = [(rates[label] / (median(rates.values()) or 1.0), quantity, rates) for quantity, rates in found]
+    lowest, quantity, rates = min(places, key=lambda item: item[0])
+    slow = ", ".join(quantity.what for place, quantity, _ in places if place < share)
+    rate, middle = rates[label], median(rates.values())
+    return Reading(
+        ok=lowest >= share,
+        subject=label,
+        measured=f"{quantity.what}: {rate:.4g} {quantity.unit}",
+        expected=f"at least {middle * share:.4g} {quantity.unit}, {limit.warning:g} % of the median of its siblings",
+        message=f"{label} is slower than its siblings ({slow}): {rate:.4g} {quantity.unit}, median {middle:.4g}",
+        source=limit.source,
+    )
+
+
+def _share(rates: Dict[str, float]) -> float:
+    """Percent of the fastest that the slowest reaches."""
+    return 100 * min(rates.values()) / (max(rates.values()) or 1.0)
+
+
+def _unlike(quantity: Quantity, rates: Dict[str, float], limit: Bound) -> Reading:
     """Of two both are named and none is blamed: they may differ more than one of many from the median."""
-    limit, names = bound(f"{quantity.bounds}_pair_share"), " and ".join(rates)
-    share = 100 * min(rates.values()) / (max(rates.values()) or 1.0)
+    names = " and ".join(rates)
     shown = ", ".join(f"{label} {rate:.4g} {quantity.unit}" for label, rate in rates.items())
     return Reading(
-        ok=share >= (limit.warning or 0),
-        subject=f"{names} {quantity.what}",
+        ok=_share(rates) >= (limit.warning or 0),
+        subject=names,
         measured=f"{quantity.what}: {shown}",
         expected=f"the slower of the two has at least {limit.warning:g} % of the other's speed",
-        message=f"of {names}, of one model, one is much slower than the other ({quantity.what}: {shown})",
+        message=f"{names} are of one model, and one is much slower ({quantity.what}: {shown})",
         source=limit.source,
     )
 
@@ -231,7 +243,7 @@ def gemm_slower_than_model(compute: Compute, gpus: Optional[Gpus] = None) -> Ite
         else:
             what = Measured(f"{speed.type} matrix product", rate, "TFLOP/s")
             full = float(speed.measured_tflop_s)
-            of = f"measured on a {speed.gpu} in order ({speed.source})"
+            of = f"what was measured on another {speed.gpu}"
             yield _judged(test, what, full, limit, of, _slowed(gpu))
 
 
@@ -252,7 +264,7 @@ def memory_slower_than_model(compute: Compute, gpus: Optional[Gpus] = None) -> I
         else:
             full = min(map(float, model.memory_gb_s.split("/")))
             what = Measured("device memory", test.memory_gb_s, "GB/s")
-            yield _judged(test, what, full, limit, f"the data sheet of a {model.gpu}", _slowed(gpu))
+            yield _judged(test, what, full, limit, f"by the data sheet of the {model.gpu}", _slowed(gpu))
 
 
 @check(Severity.WARNING)
@@ -277,11 +289,13 @@ def host_copy_slower_than_link(
         if model is None or link is None or link[0] not in LANE_GB_S:
             yield _not_judged(test, "it is no GPU for servers, or its PCIe link is not known")
             continue
-        for what, rate in COPIES.items():
-            found = rate(test)
-            if found is not None:
-                full, of = LANE_GB_S[link[0]] * link[1], f"PCIe generation {link[0]} x{link[1]}"
-                yield _judged(test, Measured(what, found, "GB/s"), full, limit, of)
+        rates = {copy: rate for copy, rate in ((copy, copy.rate(test)) for copy in COPIES) if rate is not None}
+        if not rates:
+            yield unknown(test, "to_device_gb_s", _label(test))
+            continue
+        copy, slowest = min(rates.items(), key=lambda item: item[1])
+        full, of = LANE_GB_S[link[0]] * link[1], f"the most of PCIe generation {link[0]} x{link[1]}"
+        yield _judged(test, Measured(copy.what, slowest, copy.unit), full, limit, of)
 
 
 class Measured(NamedTuple):
@@ -299,9 +313,9 @@ def _judged(
     excused = slowed is not None and rate < least
     return Reading(
         ok=None if excused else rate >= least,
-        subject=f"{_label(test)} {what}",
+        subject=_label(test),
         measured=f"{what}: {rate:.4g} {unit}",
-        expected=f"at least {least:.4g} {unit}, {limit.warning:g} % of {full:.4g}: {of}",
+        expected=f"at least {least:.4g} {unit}, {limit.warning:g} % of {full:.4g} {unit}, {of}",
         message=f"{_label(test)} is much slower than it should be ({what}: {rate:.4g} {unit})",
         source=limit.source,
         reason=Reason("not-applicable", f"{what}: {rate:.4g} {unit}, but {slowed}") if excused else None,
