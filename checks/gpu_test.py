@@ -2,10 +2,11 @@
 
 from collections import Counter
 from statistics import median
-from typing import Callable, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nvlink, tables
 from ddp_doctor import topology as places
+from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.facts import Compute, Gpu, Gpus, GpuTest, Os, Reason, Topology
 from ddp_doctor.gpu_models import is_datacenter, model_of
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown
@@ -218,6 +219,50 @@ def _unlike(quantity: Quantity, rates: Dict[str, float], limit: Bound) -> Readin
         message=f"{names} are of one model, and one is much slower ({quantity.what}: {shown})",
         source=limit.source,
     )
+
+
+# --------------------------------------------------------------------------- against other nodes
+
+
+@check(Severity.WARNING, several_nodes=True)
+def slow_in_fleet(fleet: Fleet) -> Iterator[Reading]:
+    """A GPU is slower in the compute test than those of its model in all nodes.
+
+    Why: Every step of a training waits for the slowest GPU of all. A node whose GPUs are all slow (its cooling, its power, its
+        clocks) shows nothing by itself.
+    See: https://github.com/huggingface/gpu-fryer
+    """
+    for what, column in fleet.compute_rates.by_subject().items():
+        rates = [rate for own in column.values.values() for _, rate in own]
+        if len(column.values) < 2 or len(rates) < SIBLINGS:
+            reason = Reason("not-applicable", "too few GPUs of one model on other nodes to compare with")
+            yield Reading(ok=None, nodes=tuple(column.values), subject=what, reason=reason)
+            continue
+        yield from _below_fleet(what, column.values, median(rates))
+
+
+def _below_fleet(what: str, nodes: Mapping[str, Any], middle: float) -> Iterator[Reading]:
+    """A reading for each node with a slow GPU, and one for all others."""
+    limit = bound("gpu_test.memory_share" if "memory" in what else "gpu_test.gemm_share")
+    least = middle * (limit.warning or 0) / 100
+    expected = f"at least {least:.4g}, {limit.warning:g} % of the median of all nodes"
+    slow = {node: [(i, rate) for i, rate in own if rate < least] for node, own in nodes.items()}
+    good = tuple(node for node, found in slow.items() if not found)
+    if good:
+        yield Reading(True, "no GPU slower than the others", expected, subject=what, nodes=good, source=limit.source)
+    for node, found in slow.items():
+        if not found:
+            continue
+        names, shown = ", ".join(f"GPU {i}" for i, _ in found), ", ".join(f"{rate:.4g}" for _, rate in found)
+        yield Reading(
+            ok=False,
+            nodes=(node,),
+            subject=what,
+            measured=f"{names}: {shown}",
+            expected=expected,
+            message=f"{names} slower than those of the other nodes: {shown}, median {middle:.4g}",
+            source=limit.source,
+        )
 
 
 # --------------------------------------------------------------------------- against the model

@@ -62,6 +62,10 @@ def slow_host_copy() -> Iterator[Remedy]:
     )
 
 
+def slow_in_fleet() -> Iterator[Remedy]:
+    yield from slow_gemm()
+
+
 def gemm_slower_than_model() -> Iterator[Remedy]:
     yield from slow_gemm()
 

@@ -14,6 +14,7 @@ from ddp_doctor.facts import (
     Env,
     Gpu,
     Gpus,
+    GpuTest,
     Interface,
     Limit,
     Mount,
@@ -129,6 +130,19 @@ def persistence(facts: NodeFacts) -> str:
 def mig(facts: NodeFacts) -> str:
     """enabled, disabled, or mixed."""
     return _mode(facts, "mig", {"enabled": "enabled", "disabled": "disabled", "unsupported": "unsupported"})
+
+
+def compute_rates(facts: NodeFacts) -> Pairs:
+    """(model and quantity, (index, rate) of each of its GPUs) in the compute test; see ``checks/gpu_test.py``."""
+    compute = _section(facts, "compute")
+    rates: Dict[str, List[Tuple[int, float]]] = {}
+    tests: Tuple[GpuTest, ...] = known(compute.gpus, compute, "gpus")
+    for test in tests:
+        products = {f"{kind} matrix product (TFLOP/s)": rate for kind, rate in (test.gemm_tflop_s or {}).items()}
+        for what, rate in {**products, "device memory (GB/s)": test.memory_gb_s}.items():
+            if test.name and rate is not None:
+                rates.setdefault(f"{test.name} {what}", []).append((test.index, rate))
+    return tuple((what, tuple(found)) for what, found in sorted(rates.items()))
 
 
 def power_limit_w(facts: NodeFacts) -> Tuple[float, ...]:

@@ -6,8 +6,10 @@ from typing import Any, Dict, Sequence
 import pytest
 from ddp_doctor import tables
 from ddp_doctor.checks import gpu_test
-from ddp_doctor.facts import Compute, Gpu, Gpus, GpuTest, NvLink, Os, PciDevice, Topology
+from ddp_doctor.facts import Compute, Gpu, Gpus, GpuTest, NodeFacts, NvLink, Os, PciDevice, Reason, Topology
+from ddp_doctor.policy import Policy
 from ddp_doctor.thresholds import bound
+from fleets import judged_fleet
 from judging import failures, judged, remedy_text
 
 GOOD = GpuTest(0, "cuda:0", "NVIDIA H200", gemm_tflop_s={"bfloat16": 700.0}, checksums={"bfloat16": "1"},
@@ -166,6 +168,26 @@ def test_only_copies_over_like_connections_are_compared() -> None:
     assert "SYS" in failed.subject
     assert "60 GB/s" in failed.measured
     assert {v.outcome.value for v in judged("gpu-test/slow-peer-copy", compute=slow)} == {"skipped"}
+
+
+# --------------------------------------------------------------------------- over nodes
+
+
+def test_a_node_whose_gpus_are_all_slow_shows_among_others() -> None:
+    slow = Compute(gpus=tuple(replace(test, gemm_tflop_s={"bfloat16": 600.0}) for test in node(2).gpus or ()))
+    other = Compute(gpus=tuple(replace(test, name="NVIDIA B200", memory_gb_s=6500.0) for test in node(2).gpus or ()))
+    nodes = [NodeFacts(f"gpu{i}", compute=slow if i == 2 else node(2)) for i in range(4)]
+    nodes += [
+        NodeFacts("b200", compute=other),
+        NodeFacts("idle", reasons={"compute": Reason("not-asked", "not asked")}),
+    ]
+    assert failures("gpu-test", compute=slow, gpus=gpus(2), os=BARE) == []
+    found = judged_fleet("gpu-test/slow-in-fleet", nodes, Policy(nnodes=6))
+    assert {name: verdict.outcome.value for name, verdict in found.items()} == {
+        "gpu0": "passed", "gpu1": "passed", "gpu2": "failed", "gpu3": "passed", "b200": "skipped", "idle": "skipped",
+    }  # fmt: skip
+    assert "GPU 0, GPU 1: 600, 600" in found["gpu2"].measured
+    assert remedy_text(found["gpu2"])
 
 
 # --------------------------------------------------------------------------- the numbers
