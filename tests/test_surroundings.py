@@ -367,6 +367,7 @@ class Hanging:
                 env=environment,
                 cwd="/",
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
             )
         self._held = open(folder / "held")  # noqa: SIM115  waits until a tool has opened it
         assert self._held.readline() == "hangs\n"
