@@ -205,6 +205,11 @@ def test_it_runs_only_when_asked() -> None:
 # --------------------------------------------------------------------------- the whole way
 
 
+def on_path(folder: Any) -> str:
+    """PYTHONPATH with this folder first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def verdicts(*arguments: str, **more: Any) -> Dict[str, List[Any]]:
     """The compute test's verdicts by check."""
     found: Dict[str, List[Any]] = {}
@@ -224,7 +229,7 @@ def test_the_command_tests_gpus_and_names_the_slow_one(how: Any, fake_nvml: Any,
         (tmp_path / "ddp-doctor.toml").write_text('select = ["gpu-test"]\n')
         how = ["--config", str(tmp_path / "ddp-doctor.toml")]
     faults = json.dumps({"cuda:2": {"slow": 3, "flip": "mm"}})
-    env = {**os.environ, **fake_nvml.env, "PYTHONPATH": FAKE_CUDA, "FAKE_CUDA": faults}
+    env = {**os.environ, **fake_nvml.env, "PYTHONPATH": on_path(FAKE_CUDA), "FAKE_CUDA": faults}
     found = verdicts("--python", REAL[0], *how, env=env)
     failed = {check: [v["subject"][:5] for v in of if v["outcome"] == "failed"] for check, of in found.items()}
     assert failed["wrong-results"] == failed["slow-memory"] == ["GPU 2"]
@@ -238,7 +243,7 @@ def test_nobody_s_gpus_are_loaded_unasked(arguments: Any, fake_nvml: Any, tmp_pa
     (tmp_path / "torch.py").write_text(
         f"open({str(tmp_path / 'used')!r}, 'w') if '--device' in __import__('sys').argv else 0"
     )
-    env = {**os.environ, **fake_nvml.env, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, **fake_nvml.env, "PYTHONPATH": on_path(tmp_path)}
     found = verdicts("--python", sys.executable, *arguments, env=env)
     assert {v["outcome"] for of in found.values() for v in of} <= {"skipped"}
     assert not (tmp_path / "used").exists()
@@ -247,7 +252,7 @@ def test_nobody_s_gpus_are_loaded_unasked(arguments: Any, fake_nvml: Any, tmp_pa
 @pytest.mark.parametrize(("count", "words"), [(0, "no GPU"), (1, "torch cannot be imported by"), (None, "no GPU")])
 def test_a_machine_without_gpus_or_torch_has_no_fault(count: Any, words: str, fake_nvml: Any, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": on_path(tmp_path)}
     if count is not None:
         fake_nvml.install(fake_nvml.healthy(count))
         env.update(fake_nvml.env)
