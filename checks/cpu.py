@@ -84,7 +84,7 @@ def bound_to_one_numa_node(cpu: Cpu, gpus: Gpus, policy: Policy, launch: Optiona
     if len(nodes) > 1 and allowed and ranks_here(policy, launch) != 1:
         yield Reading(
             ok=len(allowed) != 1,
-            measured=f"processors {cpu.allowed_list} on NUMA node {_listed(allowed)}, GPUs on {_listed(nodes)}",
+            measured=f"processors {cpu.allowed_list} on {_listed(allowed)}, GPUs on {_listed(nodes)}",
             expected="processors near all GPUs",
             message="some ranks will work far from their GPU",
         )
@@ -226,7 +226,7 @@ def _numbers(text: str) -> Set[int]:
 
 
 def _listed(nodes: Set[str]) -> str:
-    return " and ".join(sorted(nodes, key=int))
+    return f"NUMA node{'' if len(nodes) == 1 else 's'} {' and '.join(sorted(nodes, key=int))}"
 
 
 def _processors(number: float) -> str:

@@ -49,7 +49,7 @@ def _acs(topology: Topology, pairs: Sequence[Tuple[PciDevice, PciDevice]], whose
     if pairs and all(tree.pcie_class(*pair) is None for pair in pairs):
         raise NotKnown(_why_no_class(*pairs[0]))
     bridges = tree.ports_between(topology, pairs)
-    redirecting = [bridge.pci for bridge in bridges if bridge.acs_redirect]
+    redirecting = sorted(bridge.pci for bridge in bridges if bridge.acs_redirect)
     unread = [b for b in bridges if b.acs_redirect is None and why_unknown(b, "acs_redirect").kind != "not-applicable"]
     if unread and not redirecting:
         yield unknown(unread[0], "acs_redirect")

@@ -249,7 +249,7 @@ def _told(event: KernelEvent, log: KernelLog, gpus: Optional[Gpus], words: str, 
         subject=f"{subject}{code}",
         measured=f"{label or 'a fault'} {times(event)}{when(event, log)}{who}: {event.text[:160]}",
         expected="no such line",
-        message=f"{label} on {subject}: {words}" if label else f"{subject}: {words}",
+        message=f"{subject}{code}: {words}",
         source=CATALOG if label.startswith("Xid") else "",
     )
 

@@ -6,8 +6,10 @@ from typing import List, Optional
 
 from ddp_doctor import nccl
 from ddp_doctor.facts import Env, Interface, Network, Torch
+from ddp_doctor.model import Step, export, say
 
 NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+NCCL_IB_HCA = f"{NCCL_ENV}#nccl-ib-hca"
 NCCL_NETWORK = (
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html"
 )
@@ -35,6 +37,18 @@ def best_endpoint(network: Optional[Network], env: Optional[Env], torch: Optiona
     if chosen and nccl.reaches_others(chosen[0].interface):
         return chosen[0]
     return next(others, None)
+
+
+def without_hca(name: str, env: Optional[Env]) -> Step:
+    """Leave an adapter ("mlx5_2") or one of its ports ("mlx5_2:1") out of what NCCL uses, and leave out what is left out now."""
+    now = (env.get("NCCL_IB_HCA") if env else None) or ""
+    if not now or now.startswith("^"):
+        return export("NCCL_IB_HCA", f"{now},{name}" if now else f"^={name}", scope="this job", see=NCCL_IB_HCA)
+    mode, names = ("=", now[1:]) if now.startswith("=") else ("", now)
+    kept = [each for each in names.split(",") if each.partition(":")[0] != name.partition(":")[0]]
+    if kept and len(kept) < len(names.split(",")):
+        return export("NCCL_IB_HCA", mode + ",".join(kept), scope="this job", see=NCCL_IB_HCA)
+    return say(f"Set NCCL_IB_HCA so that it leaves out {name}.", scope="this job", see=NCCL_IB_HCA)
 
 
 def plain(name: Optional[str]) -> str:

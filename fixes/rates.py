@@ -3,22 +3,22 @@
 import re
 from typing import Iterator, Optional, Tuple
 
-from ddp_doctor.facts import Network
-from ddp_doctor.fixes._net import plain
+from ddp_doctor.facts import Env, Network
+from ddp_doctor.fixes._net import plain, without_hca
 from ddp_doctor.model import Remedy, Step, Verdict, command, say
 
 _MLX = "https://docs.kernel.org/networking/device_drivers/ethernet/mellanox/mlx5/counters.html"
 _ROCE = "https://enterprise-support.nvidia.com/s/article/understanding-mlx5-linux-counters-and-status-parameters"
 
 
-def rdma_link_errors(finding: Verdict) -> Iterator[Remedy]:
+def rdma_link_errors(finding: Verdict, env: Optional[Env] = None) -> Iterator[Remedy]:
     yield _cable(finding.subject)
-    yield Remedy("Keep NCCL off the port until then", (_without_port(finding.subject),))
+    yield Remedy("Keep NCCL off the port until then", (_without_port(finding.subject, env), _ON_ALL))
 
 
-def rdma_link_lost(finding: Verdict) -> Iterator[Remedy]:
+def rdma_link_lost(finding: Verdict, env: Optional[Env] = None) -> Iterator[Remedy]:
     yield _cable(finding.subject)
-    yield Remedy("Keep NCCL off the port until then", (_without_port(finding.subject),))
+    yield Remedy("Keep NCCL off the port until then", (_without_port(finding.subject, env), _ON_ALL))
 
 
 def rdma_packets_discarded() -> Iterator[Remedy]:
@@ -186,10 +186,9 @@ def _device_and_port(subject: str) -> Tuple[str, str]:
     return (found.group(1), found.group(2)) if found else ("", "")
 
 
-def _without_port(subject: str) -> Step:
+_ON_ALL = say("Leave out the same port on all nodes: ports are paired by position.")
+
+
+def _without_port(subject: str, env: Optional[Env]) -> Step:
     device, port = _device_and_port(subject)
-    return (
-        say(f"Set NCCL_IB_HCA=^={device}:{port} for the job, on every node.")
-        if device
-        else say("Leave it out of NCCL_IB_HCA.")
-    )
+    return without_hca(f"{device}:{port}", env) if device else say("Leave it out of NCCL_IB_HCA.")

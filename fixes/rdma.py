@@ -4,7 +4,7 @@ from typing import Iterator, Optional
 
 from ddp_doctor import nccl
 from ddp_doctor.facts import Env, Os, Rdma, Torch
-from ddp_doctor.fixes._net import NCCL_ENV, plain
+from ddp_doctor.fixes._net import NCCL_ENV, plain, without_hca
 from ddp_doctor.fixes._node import engine_of, install
 from ddp_doctor.model import Remedy, Step, Verdict, command, export, say, unset
 from ddp_doctor.policy import Policy
@@ -171,24 +171,24 @@ def _driver(rdma: Rdma, os: Optional[Os]) -> Iterator[Remedy]:
 # --------------------------------------------------------------------------- links
 
 
-def rate_below_its_like(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+def rate_below_its_like(finding: Verdict, os: Optional[Os] = None, env: Optional[Env] = None) -> Iterator[Remedy]:
     """Cable and transceiver first."""
-    yield from _retrain(finding, os)
+    yield from _retrain(finding, os, env)
 
 
-def link_degraded(finding: Verdict, os: Optional[Os] = None) -> Iterator[Remedy]:
+def link_degraded(finding: Verdict, os: Optional[Os] = None, env: Optional[Env] = None) -> Iterator[Remedy]:
     """Cable and transceiver first."""
-    yield from _retrain(finding, os)
+    yield from _retrain(finding, os, env)
 
 
-def _retrain(finding: Verdict, os: Optional[Os]) -> Iterator[Remedy]:
+def _retrain(finding: Verdict, os: Optional[Os], env: Optional[Env]) -> Iterator[Remedy]:
     device = plain(finding.subject.split(":")[0])
     text = "Reseat or change the cable and its transceiver, try another switch port, and look whether the switch port's speed is set."
     look = (command(f"mlxlink -d {device} -m -c", who="root", scope="this node"),) if device else ()
     yield Remedy("Let the link train again", (*_look(os), *look, say(text, who="network admin")))
     if device:
         steps = (
-            export("NCCL_IB_HCA", f"^={device}", scope="this job", see=f"{NCCL_ENV}#nccl-ib-hca"),
+            without_hca(device, env),
             say("Leave out the same adapter on all nodes: adapters are paired by position."),
         )
         yield Remedy("Until then, leave the adapter out", steps)

@@ -249,8 +249,12 @@ def fewer_than_ranks(
         ok=usable >= ranks,
         measured=f"{plural(usable, 'GPU')}{how}",
         expected=f"at least {ranks}, one for each process of this node",
-        message=f"{plural(ranks, 'process', 'processes')} for {plural(usable, 'GPU')}: the last {ranks - usable} will fail",
+        message=f"{plural(ranks, 'process', 'processes')} for {plural(usable, 'GPU')}: {_last(ranks - usable)} will fail",
     )
+
+
+def _last(number: int) -> str:
+    return "the last" if number == 1 else f"the last {number}"
 
 
 @check(Severity.WARNING)

@@ -157,7 +157,9 @@ def _why_none(host: Host, why: List[Reason]) -> Reason:
     """The reason of them all: rights, if those were missing anywhere, since with them there would be a log."""
     restricted = optional(lambda: host.read("/proc/sys/kernel/dmesg_restrict").strip(), {}, "") == "1"
     if any(reason.kind == "no-rights" for reason in why):
-        text = "needs root: " + ("kernel.dmesg_restrict is 1" if restricted else "the kernel's log is not readable")
+        user = optional(host.user, {}, "")
+        needs = "CAP_SYSLOG, which root lacks here" if user and user[0] == 0 else "root"
+        text = f"needs {needs}: " + ("kernel.dmesg_restrict is 1" if restricted else "the kernel's log is not readable")
         return Reason("no-rights", text)
     kinds = {reason.kind for reason in why}
     kind = kinds.pop() if len(kinds) == 1 else "unreadable"

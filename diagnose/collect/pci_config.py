@@ -36,7 +36,10 @@ def parse_config(digits: str) -> Tuple[Values, Unread]:
         return _none(Reason("unreadable", "the device does not answer: its configuration space is all ones"))
     if len(space) == HEADER_BYTES:
         return _none(
-            Reason("no-rights", f"needs root: the kernel shows others {HEADER_BYTES} bytes of the configuration space")
+            Reason(
+                "no-rights",
+                f"needs root with CAP_SYS_ADMIN: the kernel shows others {HEADER_BYTES} bytes of the configuration space",
+            )
         )
     values: Values = {}
     why: Unread = {}

@@ -3,7 +3,7 @@
 import re
 from typing import List, Sequence, Tuple
 
-from ddp_doctor.facts import Mount, Quota, Unread
+from ddp_doctor.facts import Mount, Quota, Reason, Unread
 from ddp_doctor.host import Host, Ran
 from ddp_doctor.unreadable import Unreadable
 
@@ -21,14 +21,19 @@ def quotas(host: Host, mounts: Sequence[Mount], unread: Unread) -> Tuple[Quota, 
     try:
         found += parse(host.run("quota", ["quota", "-w", "-p", "-u"], LIMIT_S))
     except Unreadable as error:
-        unread["quotas"] = error.reason
+        unread["quotas"] = _why("quota", error.reason)
     for point in sorted({m.point for m in mounts if m.fs_type == "lustre" and m.point}):
         try:
             uid, _ = host.user()
             found += parse(host.run(f"lfs-quota {point}", ["lfs", "quota", "-q", "-u", str(uid), point], LIMIT_S))
         except Unreadable as error:
-            unread["quotas"] = error.reason
+            unread["quotas"] = _why("lfs", error.reason)
     return tuple(found)
+
+
+def _why(command: str, reason: Reason) -> Reason:
+    """A command that is not there said in words: the kernel's "No such file" would seem to be about a file system."""
+    return Reason("absent", f"the command {command} is not installed here") if reason.kind == "absent" else reason
 
 
 def parse(ran: Ran) -> List[Quota]:

@@ -18,8 +18,9 @@ from ddp_doctor.unreadable import Unreadable
 _NIC_CLASSES, _BRIDGE_CLASS = ("0x02", "0x0c06"), "0x0604"
 """Network controllers (InfiniBand among them, 0x0207), InfiniBand on a serial bus, PCI-to-PCI bridges:
 https://pci-ids.ucw.cz/read/PD"""
-_UNKNOWN_WIDTHS = (0, 255)
-"""What the kernel writes for a link that it knows nothing of (drivers/pci/pci-sysfs.c, PCIE_LNK_WIDTH_UNKNOWN)."""
+_UNKNOWN_WIDTHS = (0, 63, 255)
+"""What the kernel writes for a link that it knows nothing of (drivers/pci/pci-sysfs.c, PCIE_LNK_WIDTH_UNKNOWN), and 63 where a
+device has fallen off the bus: all bits of the width are ones."""
 
 
 def read(host: Host, ask: Ask) -> Topology:
@@ -157,7 +158,7 @@ def parse_numa(text: str) -> int:
 
 
 def parse_link(text: str) -> float:
-    """The number of "8.0 GT/s PCIe" or "16". Raises Unreadable: for what the kernel calls unknown too (0, 255)."""
+    """The number of "8.0 GT/s PCIe" or "16". Raises Unreadable: for what the kernel calls unknown too."""
     found = re.match(r"(\d{1,3}(?:\.\d)?)(?: GT/s.*)?$", text.strip(), re.ASCII)
     if not found or ("GT" not in text and int(float(found.group(1))) in _UNKNOWN_WIDTHS):
         raise Unreadable(Reason("absent", f"the kernel does not know this link: {text.strip()[:40]!r}"))

@@ -163,7 +163,7 @@ def test_the_binding_in_words():
     (verdict,) = judged(
         "cpu/bound-to-one-numa-node", cpu=server(allowed=32, allowed_list="0-31"), gpus=gpus(), os=Os(container="")
     )
-    assert verdict.measured == "processors 0-31 on NUMA node 0, GPUs on 0 and 1"
+    assert verdict.measured == "processors 0-31 on NUMA node 0, GPUs on NUMA nodes 0 and 1"
     assert "--numa-binding=node" in remedy_text(verdict)
 
 

@@ -87,6 +87,34 @@ def test_a_rate_that_could_not_be_read_is_no_pass():
 
 
 @pytest.mark.parametrize(
+    ("now", "then"),
+    [
+        (None, "^=mlx5_6"),
+        ("^mlx5_9", "^mlx5_9,mlx5_6"),
+        ("^=mlx5_9:1", "^=mlx5_9:1,mlx5_6"),
+        ("=mlx5_0,mlx5_6:1,mlx5_1", "=mlx5_0,mlx5_1"),
+        ("mlx5_0,mlx5_6", "mlx5_0"),
+    ],
+)
+def test_a_slow_adapter_is_left_out_beside_those_that_are_left_out_now(now, then):
+    variables = env(NCCL_IB_HCA=now) if now else env()
+    devices = (hca("mlx5_0"), hca("mlx5_1"), hca("mlx5_6", **SLOW))
+    (verdict,) = (v for v in judged("rdma/rate-below-its-like", TWO, rdma=Rdma(devices), env=variables) if v.fixes)
+    assert f"export NCCL_IB_HCA {then}\n" in remedy_text(verdict)
+
+
+def test_a_prefix_that_takes_a_slow_adapter_is_left_to_the_reader():
+    (verdict,) = (
+        v
+        for v in judged(
+            "rdma/rate-below-its-like", TWO, rdma=Rdma((*SIX, hca("mlx5_6", **SLOW))), env=env(NCCL_IB_HCA="mlx5")
+        )
+        if v.fixes
+    )
+    assert "Set NCCL_IB_HCA so that it leaves out mlx5_6." in remedy_text(verdict)
+
+
+@pytest.mark.parametrize(
     ("device", "found"),
     [
         (hca("a", rate="10 Gb/sec (4X SDR)"), ["a:1"]),
@@ -137,7 +165,7 @@ def mtu(active, largest=4096):
         (4096, 4096, 9000, "passed", "passed"),
         (4096, 4096, 4200, "passed", "passed"),
         (2048, 4096, 4100, "passed", "failed"),
-        (1024, 4096, 9000, "failed", "failed"),
+        (1024, 4096, 9000, "failed", "skipped"),
         (2048, 2048, 9000, "passed", "passed"),
         (None, None, 9000, "skipped", "skipped"),
         (1024, 4096, None, "skipped", "failed"),
@@ -147,7 +175,7 @@ def test_packets_of_roce(active, largest, interface, below_interface, below_adap
     facts = {"rdma": Rdma((roce("a", "eth0", **mtu(active, largest)),)), "env": env()}
     network = Network(interfaces=(Interface("eth0", mtu=interface),))
     assert outcome("rdma/mtu-below-interface", TWO, network=network, **facts) == below_interface
-    assert outcome("rdma/mtu-below-adapter", TWO, **facts) == below_adapter
+    assert outcome("rdma/mtu-below-adapter", TWO, network=network, **facts) == below_adapter
 
 
 def test_the_remedy_of_small_packets_fits_the_link():

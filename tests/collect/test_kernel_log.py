@@ -277,7 +277,8 @@ def test_garbage_gives_a_reason_or_nothing(tmp_path, monkeypatch, data):
     assert log.unread["since"].kind == "unreadable"
 
 
-def test_what_may_not_be_read_is_said(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("uid", "needs"), [(1000, "root"), (0, "CAP_SYSLOG, which root lacks here")])
+def test_what_may_not_be_read_is_said(uid, needs, tmp_path, monkeypatch):
     no_tools(monkeypatch, tmp_path)
 
     class Denied(Host):
@@ -286,12 +287,15 @@ def test_what_may_not_be_read_is_said(tmp_path, monkeypatch):
 
             raise Unreadable(Reason("no-rights", name))
 
+        def user(self):
+            return uid, "somebody"
+
     node(tmp_path, **{"proc/sys/kernel/dmesg_restrict": "1\n"})
     with pytest.raises(Unreadable) as refused:
         kernel_log.read(Denied(str(tmp_path)), Ask())
     assert (refused.value.reason.kind, refused.value.reason.text) == (
         "no-rights",
-        "needs root: kernel.dmesg_restrict is 1",
+        f"needs {needs}: kernel.dmesg_restrict is 1",
     )
 
 

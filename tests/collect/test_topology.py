@@ -195,7 +195,7 @@ def test_link(text: str, expected: float) -> None:
     assert topology.parse_link(text + "\n") == expected
 
 
-@pytest.mark.parametrize("text", ["Unknown", "Unknown speed", "0", "255", "", "-1", "GT/s", "\\xff", "999999"])
+@pytest.mark.parametrize("text", ["Unknown", "Unknown speed", "0", "63", "255", "", "-1", "GT/s", "\\xff", "999999"])
 def test_link_that_the_kernel_does_not_know(text: str) -> None:
     with pytest.raises(Unreadable):
         topology.parse_link(text)

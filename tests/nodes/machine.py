@@ -20,12 +20,14 @@ say, in their own formats. What a description gives word for word (``[files]``, 
     [[nic]]     name ip speed driver pci state kind members master mtu type
     [[hca]]     name layer rate state pci netdev address firmware psid
     [driver]    version cuda open error        [[gpu]]  count name pci memory_mib used_mib cc ...
-    [gpu_says]  what NVML says of one GPU, by its index, over that of its family
+    [gpu_says]  what NVML says of one GPU, by its index, over that of its family; [hca_says] and [nic_says] the same of an HCA or NIC, by its name
     [torch]     python prefix version cuda packages answers
     [pci]       other functions on the bus: "0000:00:02.0" = "CLASS VENDOR:DEVICE"
     kernel      lines of the kernel's log, as /dev/kmsg has them: root alone reads it
     denied      files that this user may not read
     [files] [links] [folders] [devices] [run] [answers]   word for word
+
+What belongs to hardware is in hardware.py, which names its tables.
 """
 
 import ipaddress
@@ -33,7 +35,10 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
+from ddp_doctor.collect import counters, gpu_counters
 from ddp_doctor.probe import MARK
+from ddp_doctor.recording import Recording
+from nodes import hardware
 
 try:
     import tomllib
@@ -54,29 +59,58 @@ def describe(folder: Path) -> Table:
     """The description of a node; ``like`` names another one, whose tables hold where this one has none of that name."""
     with open(folder / "node.toml", "rb") as file:
         node = tomllib.load(file)
-    return {**describe(folder.parent / node["like"]), **node} if "like" in node else node
+    node = {**describe(folder.parent / node["like"]), **node} if "like" in node else node
+    for kind in ("hca", "nic"):
+        for device in node.get(kind, []):
+            device.update(node.get(f"{kind}_says", {}).get(device["name"], {}))
+    return node
 
 
 def write(node: Table, folder: Path) -> None:
     """Write the recording of a node."""
     entries: Dict[str, Table] = {}
+    files: Dict[str, str] = {}
     for name, value in everything(node):
         operation, _, path = name.partition(" ")
         if operation == "read" and isinstance(value, str):
-            place = folder / "root" / path.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(value, encoding="utf-8")
+            files["root" + path] = value
         else:
             entries[name] = value if isinstance(value, dict) and "reason" in value else {"value": value}
+    if "later" in node:
+        entries["ask counters-2"] = {"value": _second_look(Recording(entries, files, complete=True), node)}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     index = {"format": 1, "complete": True, "entries": entries}
     (folder / "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
+def _second_look(first: Recording, node: Table) -> Table:
+    """All counters once more, 5 s later: those of ``later`` have risen."""
+    later, sources = dict(node["later"]), {**counters.SOURCES, "gpu": gpu_counters.gpus}
+    numbers = [
+        [*key, value + later.pop(" ".join(filter(None, key)), 0)]
+        for key, value in counters.take(first, sources).numbers.items()
+    ]
+    assert not later, f"nothing counts {', '.join(later)}"
+    return {"interval_s": 5.0, "numbers": numbers, "unread": {}}
+
+
 def everything(node: Table) -> Iterator[Entry]:
     """All that is recorded of a node; what comes later wins."""
-    for part in (_system, _processor, _memory, _limits, _mounts, _clock, _network, _nics, _rdma, _gpus, _torch, _ssh):
-        yield from part(node)
+    functions: Dict[str, Table] = {}
+    for part in (
+        _system, _processor, _memory, _limits, _mounts, _clock, _network, _nics, _rdma, _bus, _gpus, _torch, _ssh,
+        hardware.nvswitch, hardware.processors, hardware.counters,
+    ):  # fmt: skip
+        for name, value in part(node):
+            yield name, value
+            operation, _, path = name.partition(" ")
+            if path.startswith(hardware.BUS) and operation == "read":
+                pci, what = path[len(hardware.BUS) + 1 :].split("/")
+                functions.setdefault(pci, {})[what] = value
+    yield from hardware.tree(node, functions)
     yield from _word_for_word(node)
 
 
@@ -93,8 +127,6 @@ def _word_for_word(node: Table) -> Iterator[Entry]:
         yield stat(path, "char", int(mode, 8))
     for path in node.get("denied", []):
         yield f"read {path}", {"reason": {"kind": "no-rights", "text": f"{path}: Permission denied"}}
-    for pci, words in node.get("pci", {}).items():
-        yield from pci_function(pci, *words.split(), "")
     for name, ran in node.get("run", {}).items():
         yield f"run {name}", {"status": 0, "stdout": "", "stderr": "", **ran}
     for name, answer in node.get("answers", {}).items():
@@ -139,6 +171,8 @@ def _system(node: Table) -> Iterator[Entry]:
 def _kernel(node: Table) -> Iterator[Entry]:
     """What the kernel tells: its log to root alone, as distributions set it (kernel.dmesg_restrict)."""
     yield "read /proc/sys/kernel/numa_balancing", "0\n"
+    for setting, value in {"rp_filter": 0, "arp_ignore": 0, "arp_announce": 0}.items():
+        yield f"read /proc/sys/net/ipv4/conf/all/{setting}", f"{value}\n"
     yield "read /proc/sys/kernel/dmesg_restrict", "1\n"
     denied = {"reason": {"kind": "no-rights", "text": "/dev/kmsg: Operation not permitted"}}
     ring = {
@@ -163,7 +197,8 @@ def _processor(node: Table) -> Iterator[Entry]:
     flags = "fpu vme msr sse4_2 avx avx2" + (" hypervisor" if cpu.get("guest") else "")
     blocks = [
         f"processor\t: {n}\nmodel name\t: {cpu['model']}\nphysical id\t: {n * sockets // threads}\n"
-        f"siblings\t: {threads // sockets}\ncpu cores\t: {cores // sockets}\nflags\t\t: {flags}\n"
+        f"siblings\t: {threads // sockets}\ncpu cores\t: {cores // sockets}\n"
+        f"core id\t\t: {n % (cores // sockets)}\nflags\t\t: {flags}\n"
         for n in range(threads)
     ]
     yield "read /proc/cpuinfo", "\n".join(blocks)
@@ -233,6 +268,9 @@ def _mounts(node: Table) -> Iterator[Entry]:
         f"{20 + n} 1 0:{20 + n} {words[5] if len(words) > 5 else '/'} {point} {words[2]} - {words[0]} {words[1]} {words[2]}"
         for n, (point, words) in enumerate(mounts.items())
     ]
+    shares = {p: _place(p, words) for p, words in mounts.items() if words[0] in NETWORK_TYPES}
+    sizes = ("total_bytes", "free_bytes", "inodes_total", "inodes_free", "read_only")
+    yield "ask network mounts", {point: {name: share[name] for name in sizes} for point, share in shares.items()}
     lines.append("90 1 0:90 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime - cgroup2 cgroup2 rw")
     yield "read /proc/self/mountinfo", "\n".join(lines) + "\n"
     yield "read /proc/self/cgroup", "0::/\n"
@@ -244,6 +282,9 @@ def _mounts(node: Table) -> Iterator[Entry]:
         yield f"ask disk {role}", _place(path, mounts[point])
         mine = role in ("home", "cwd")
         yield stat(path, "directory", 0o755 if mine else 0o1777, node["user"]["uid"] if mine else 0)
+
+
+NETWORK_TYPES = ("nfs", "nfs4", "lustre")
 
 
 def _place(path: str, words: List[str]) -> Table:
@@ -362,6 +403,8 @@ def _nic(index: int, nic: Table) -> Iterator[Entry]:
         slot = f"PCI_SLOT_NAME={nic['pci']}\n" if "pci" in nic and nic["driver"] != "virtio_net" else ""
         yield f"read {folder}/device/uevent", f"DRIVER={nic['driver']}\n{slot}"
         yield f"read {folder}/device/numa_node", f"{nic.get('numa', -1)}\n"
+    for setting, value in {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, **nic.get("arp", {})}.items():
+        yield f"read /proc/sys/net/ipv4/conf/{nic['name']}/{setting}", f"{value}\n"
 
 
 def _rdma(node: Table) -> Iterator[Entry]:
@@ -369,8 +412,10 @@ def _rdma(node: Table) -> Iterator[Entry]:
     rdma = node.get("rdma", {})
     modules = rdma.get("modules", "ib_core ib_uverbs mlx5_ib mlx5_core rdma_cm rdma_ucm" if hcas else "")
     yield "read /proc/modules", "".join(f"{name} 1 0 - Live 0x0000000000000000\n" for name in modules.split())
+    for name in modules.split():
+        yield stat(f"/sys/module/{name}", "directory", 0o755)
     for number, hca in enumerate(hcas):
-        yield from _hca(number, hca)
+        yield from _hca(node, number, hca)
         if rdma.get("devices", True):
             yield stat(f"/dev/infiniband/uverbs{number}", "char", int(rdma.get("mode", "0666"), 8))
     if hcas and rdma.get("devices", True):
@@ -385,7 +430,7 @@ def _verbs(hcas: List[Table]) -> Table:
     return {"library": "/usr/lib64/libibverbs.so.1", "listed": sorted(devices), "devices": devices}
 
 
-def _hca(number: int, hca: Table) -> Iterator[Entry]:
+def _hca(node: Table, number: int, hca: Table) -> Iterator[Entry]:
     folder, pci = f"/sys/class/infiniband/{hca['name']}", hca["pci"]
     layer, state = hca.get("layer", "InfiniBand"), hca.get("state", "ACTIVE")
     guid = f"a088:c203:00f1:{0x1000 + number:04x}"
@@ -409,6 +454,7 @@ def _hca(number: int, hca: Table) -> Iterator[Entry]:
         "sm_lid": "0x1" if layer == "InfiniBand" and state == "ACTIVE" else "0x0",
         "counters/symbol_error": 0,
         "counters/link_downed": 0,
+        "counters/port_xmit_discards": 0,
         "counters/port_xmit_data": 184467 + number,
         "hw_counters/out_of_sequence": 0,
         "hw_counters/lifespan": 10,
@@ -419,7 +465,9 @@ def _hca(number: int, hca: Table) -> Iterator[Entry]:
         yield f"read {folder}/{name}", f"{value}\n"
     for name, value in port.items():
         yield f"read {folder}/ports/1/{name}", f"{value}\n"
-    yield from pci_function(pci, "0x020000" if layer == "Ethernet" else "0x020700", "15b3:1021", "mlx5_core")
+    kind, members = "0x020000" if layer == "Ethernet" else "0x020700", f"infiniband/{hca['name']}"
+    yield from hardware.function(pci, kind, "15b3:1021", "mlx5_core", hca.get("numa", 0), members)
+    yield from hardware.link(node, pci, 5 if hca.get("type", "MT4129") == "MT4129" else 4)
     if "netdev" in hca:
         yield f"read {folder}/device/net/{hca['netdev']}/dev_port", "0\n"
 
@@ -438,17 +486,16 @@ def _gids(hca: Table, layer: str, guid: str) -> Iterator[Tuple[str, str]]:
             yield f"gid_attrs/ndevs/{number}", hca["netdev"]
 
 
-def pci_function(pci: str, kind: str, ids: str, driver: str, numa: int = 0) -> Iterator[Entry]:
-    """A function on the PCI bus."""
-    folder = f"/sys/bus/pci/devices/{pci}"
-    vendor, device = ids.split(":")
-    bound = f"DRIVER={driver}\n" if driver else ""
-    plain = f"{bound}PCI_CLASS={int(kind, 16):X}\nPCI_ID={vendor.upper()}:{device.upper()}\nPCI_SLOT_NAME={pci}\n"
-    for name, text in (("class", kind), ("vendor", f"0x{vendor}"), ("device", f"0x{device}"), ("uevent", plain)):
-        yield f"read {folder}/{name}", text.rstrip() + "\n"
-    yield f"read {folder}/numa_node", f"{numa}\n"
-    if driver:
-        yield f"link {folder}/driver", f"../../../bus/pci/drivers/{driver}"
+def _bus(node: Table) -> Iterator[Entry]:
+    """Functions that are neither GPU nor HCA: other cards, and those that the description names."""
+    hcas = {hca["pci"] for hca in node.get("hca", [])}
+    for nic in node.get("nic", []):
+        if "pci" in nic and nic["pci"] not in hcas:
+            numa = nic.get("numa", 0)
+            yield from hardware.function(nic["pci"], "0x020000", "8086:1572", nic["driver"], numa, f"net/{nic['name']}")
+            yield from hardware.link(node, nic["pci"], 3, width=8)
+    for pci, words in node.get("pci", {}).items():
+        yield from hardware.function(pci, *words.split(), "")
 
 
 # --------------------------------------------------------------------------- GPUs and software
@@ -460,14 +507,14 @@ def _gpus(node: Table) -> Iterator[Entry]:
         "null",
         "zero",
         "shm",
-        *(["infiniband"] if "hca" in node else []),
+        *(["infiniband"] if node.get("hca") else []),
         *driver.get("extra_nodes", []),
     ]
     if not driver:
         yield "ask nvml", {"error": "NVML Shared Library Not Found"}
         yield "list /dev", sorted(nodes)
         return
-    gpus = [gpu for family in families for gpu in _family(family)]
+    gpus = [gpu for family in families for gpu in _family(node, family)]
     sockets = node["processor"].get("sockets", 1)
     told = [gpu for gpu in gpus if gpu.pop("told")]
     for index, gpu in enumerate(told):
@@ -478,7 +525,8 @@ def _gpus(node: Table) -> Iterator[Entry]:
     for minor, gpu in enumerate(gpus):
         ids, bound = gpu.pop("device"), gpu.pop("bound")
         if not driver.get("hidden_bus"):
-            yield from pci_function(gpu["pci"], "0x030200", f"10de:{ids}", bound, minor * sockets // len(gpus))
+            yield from hardware.function(gpu["pci"], "0x030200", f"10de:{ids}", bound, minor * sockets // len(gpus))
+            yield from hardware.link(node, gpu["pci"], gpu["pcie_gen_max"], gpu["pcie_gen"])
             information = f"Model: \t\t {gpu['name']}\nGPU UUID: \t {gpu['uuid']}\nDevice Minor: \t {minor}\n"
             yield f"read /proc/driver/nvidia/gpus/{gpu['pci']}/information", information
     nodes += driver.get("nodes") or [f"nvidia{n}" for n in range(len(gpus))] + ["nvidiactl", "nvidia-uvm"]
@@ -489,6 +537,7 @@ def _gpus(node: Table) -> Iterator[Entry]:
     else:
         answer["gpus"] = told
     yield "ask nvml", answer
+    yield "ask nvml-counters", {str(gpu["index"]): hardware.counted(gpu) for gpu in answer.get("gpus", [])}
 
 
 def _module(driver: Table) -> Iterator[Entry]:
@@ -502,12 +551,11 @@ def _module(driver: Table) -> Iterator[Entry]:
         yield "read /proc/driver/nvidia/version", text
 
 
-def _family(family: Table) -> Iterator[Table]:
+def _family(node: Table, family: Table) -> Iterator[Table]:
     """GPUs of one model, at the addresses given, idle and sound where nothing else is said."""
     for number, pci in enumerate(family["pci"]):
         gpu = {
-            "unsupported": [],
-            "unread": {},
+            **hardware.gpu(family, node["driver"]),
             "name": family["name"],
             "uuid": f"GPU-{hash_of(pci):08x}-4b2c-11ef-9f0e-{0x02420A000001 + number:012x}",
             "pci": pci,
@@ -519,46 +567,13 @@ def _family(family: Table) -> Iterator[Table]:
             "mig": "disabled",
             "persistence": True,
             "temperature_c": 34 + number % 3,
-            "power_w": 71.5,
-            "power_limit_w": 700.0,
-            "power_default_limit_w": 700.0,
-            "throttle": ["gpu_idle"],
-            "ecc_mode": True,
-            "ecc_corrected_volatile": 0,
-            "ecc_corrected_aggregate": 0,
-            "ecc_uncorrected_volatile": 0,
-            "ecc_uncorrected_aggregate": 0,
-            "remapped_correctable": 0,
-            "remapped_uncorrectable": 0,
-            "remap_pending": False,
-            "remap_failure": False,
-            "utilisation_percent": 0,
-            "performance_state": 0,
-            "recovery_action": "none",
-            **dict.fromkeys(("pcie_gen", "pcie_gen_max"), family.get("pcie_gen", 4)),
-            **dict.fromkeys(("pcie_width", "pcie_width_max"), 16),
-            "pcie_replays": 0,
-            **_links(family),
+            **hardware.links(node, family, pci),
             "processes": [],
             "device": family["device"],
             "bound": family.get("bound", "nvidia"),
             "told": number < family.get("told", len(family["pci"])),
         }
         yield {**gpu, **family.get("says", {})}
-
-
-def _links(family: Table) -> Table:
-    """``links`` of the family: its NVLinks, to NVSwitches or (``link_to``) to the other GPUs; Hopper has a fabric."""
-    to_gpus = family.get("link_to") == "gpu"
-    ends = family["pci"] if to_gpus else [f"0000:8{n}:00.0" for n in range(3, 7)]
-    links = [
-        {"link": n, "active": True, "speed_gb_s": family.get("link_gb_s", 26.562), "remote_kind": family.get("link_to", "switch"),
-         "remote_pci": ends[n % len(ends)], "errors": {}, "unread": {}}
-        for n in range(family.get("links", 0))
-    ]  # fmt: skip
-    fabric = {"state": "completed", "status": "success", "cluster_uuid": "", "clique_id": 0, "health": "healthy",
-              "unhealthy": [], "unread": {}}  # fmt: skip
-    return {"nvlinks": links, **({"fabric": fabric} if links and family["cc"] == "9.0" else {})}
 
 
 def _torch(node: Table) -> Iterator[Entry]:
