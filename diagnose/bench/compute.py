@@ -10,6 +10,7 @@ import sys
 if __name__ == "__main__" and sys.path and sys.path[0] == "":
     del sys.path[0]  # the working directory may hold a torch.py
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -30,6 +31,8 @@ IMPORT_LIMIT_S = 90.0
 """Importing torch from a cold network file system."""
 PHASE_LIMIT_S = 45.0
 """No step needs more than ten seconds on a healthy GPU; with one processor for eight of them, more."""
+END_LIMIT_S = 10.0
+"""A process that held half of a GPU's memory ends in a second or two."""
 TEXT_LIMIT = 2000
 PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
@@ -288,7 +291,7 @@ def be_device(name: str, limit_s: float, cpus: Sequence[int]) -> None:
     signal.setitimer(signal.ITIMER_REAL, limit_s)  # ... and in any case
     out = os.dup(1)
     os.dup2(2, 1)
-    said = {"device": name, "gemm_tflop_s": {}, "checksums": {}, "peer_gb_s": {}, "wrong": []}  # type: Said
+    said = {"device": name, "pid": os.getpid(), "gemm_tflop_s": {}, "checksums": {}, "peer_gb_s": {}, "wrong": []}  # type: Said
     try:
         _near(cpus)
         torch = _torch(name)
@@ -407,6 +410,11 @@ class Worker:
         self._ears[1].join(timeout=1)
         return status + (f": {self.last_words}" if self.last_words else "")
 
+    def ended(self, limit_s: float) -> None:
+        """Wait for the end of a process that was killed; one that the kernel will not end is left."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=max(0.0, limit_s))
+
     def give_up(self, error: str, key: str = "error") -> None:
         self.said.setdefault(key, error)
         self.alive = False
@@ -462,6 +470,11 @@ def run(
         gather(workers, news, set(able), what, PHASE_LIMIT_S)
     for worker in workers:
         worker.process.kill()
+    end = time.monotonic() + END_LIMIT_S
+    for (
+        worker
+    ) in workers:  # the driver lists a process until it has ended: whoever looks next is not to take it for a job
+        worker.ended(end - time.monotonic())
     return [worker.said for worker in workers]
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ddp_doctor import redact
 from ddp_doctor.accelerators import chosen
@@ -23,6 +23,8 @@ BUSY_PERCENT = 10
 """A GPU that is busier is somebody's, whether its processes can be seen or not. An idle one says 0."""
 TAKEN_WORDS = ("busy or unavailable", "cudaErrorDevicesUnavailable")
 """What CUDA says of a GPU of which another process has taken sole possession since we looked."""
+HUNG_WORDS = "no answer within"
+"""Of the worker: what hangs is still listed as a process on its GPU, and in a container under a pid that is not ours."""
 BOOT = "import sys; SOURCE = sys.stdin.read(); exec(compile(SOURCE, 'compute.py', 'exec'))"
 NUMBERS = ("memory_gb_s", "to_device_gb_s", "to_host_gb_s", "duration_s")
 TABLES = ("gemm_tflop_s", "peer_gb_s")
@@ -111,21 +113,24 @@ def _busy(gpu: Gpu) -> Optional[str]:
 
 def interrupted(host: Host, tested: Sequence[Gpu], said: Sequence[Said]) -> Dict[int, str]:
     """Index -> why the answer of a GPU tells nothing: a job began to use it during the test."""
-    users = _users_now(host) if said else {}
+    own = {answer.get("pid") for answer in said}
+    users = _users_now(host, own) if said else {}
     found = {}
     for gpu, answer in zip(tested, said):
-        taken = any(word in str(answer.get("error")) for word in TAKEN_WORDS)
+        error = str(answer.get("error"))
+        taken = any(word in error for word in TAKEN_WORDS)
         now = users.get(str(gpu.uuid)) or ("another process took sole possession of it" if taken else None)
-        if now:
+        if now and HUNG_WORDS not in error:
             found[gpu.index] = f"a job began to use it during the test: {now}"
     return found
 
 
-def _users_now(host: Host) -> Dict[str, str]:
-    """UUID -> who uses it after our own processes have ended; nothing where that cannot be told."""
+def _users_now(host: Host, own: Set[Any]) -> Dict[str, str]:
+    """UUID -> who uses it but our own processes, which have ended; nothing where that cannot be told."""
     told: Said = optional(lambda: host.ask("nvml-after-compute", nvml.talk, nvml.ASK_LIMIT_S), {}, "users") or {}
     gpus = [gpus_of.gpu_of(plain) for plain in told.get("gpus", ())]
-    users = {str(gpu.uuid): _in_use(gpus_of.named(host, gpu.processes) or ()) for gpu in gpus if gpu.uuid}
+    others = {str(gpu.uuid): [p for p in gpu.processes or () if p.pid not in own] for gpu in gpus if gpu.uuid}
+    users = {uuid: _in_use(gpus_of.named(host, tuple(processes)) or ()) for uuid, processes in others.items()}
     return {uuid: text for uuid, text in users.items() if text}
 
 

@@ -135,6 +135,12 @@ def test_a_job_that_began_during_the_test_takes_its_answer_away(after: Any, seco
     assert why in taken.unread["memory_gb_s"].text
 
 
+@pytest.mark.parametrize("more", [{"pid": 77}, {"error": "gemm: no answer within 45 s"}])
+def test_our_own_process_that_does_not_end_is_no_job(more: Any) -> None:
+    (found,) = compute.read(Driver([plain(0)], [plain(0, processes=RUN)], [{**SAID, **more}]), ASK).gpus or ()
+    assert (found.memory_gb_s, found.error) == (4000.0, more.get("error"))
+
+
 @pytest.mark.parametrize(
     ("before", "answers", "kind", "text"),
     [
