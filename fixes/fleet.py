@@ -19,7 +19,7 @@ def nccl_differs(fleet: Fleet) -> Iterator[Remedy]:
     text = (
         "Look for another libnccl first on LD_LIBRARY_PATH or LD_PRELOAD of the odd nodes: cuda/* and stack/* name it."
     )
-    yield Remedy("Or see which file is loaded there", (say(text),))
+    yield Remedy("See which file is loaded there", (say(text),))
 
 
 def torch_differs(fleet: Fleet) -> Iterator[Remedy]:
@@ -142,7 +142,7 @@ def master_resolves_differently(finding: Verdict) -> Iterator[Remedy]:
     text = f"Correct the line for {name} in /etc/hosts of the odd nodes, or remove it so that they ask DNS like the others."
     yield Remedy("Correct what the name stands for", (look, say(text, who="root", scope="the odd nodes")))
     say_address = say("Give the master's address in place of its name: --master_addr IP.", scope="this job")
-    yield Remedy("Or use no name", (say_address,))
+    yield Remedy("Use no name", (say_address,))
 
 
 def gid_kinds_differ() -> Iterator[Remedy]:

@@ -323,7 +323,7 @@ def _open_range(network: Network, launch: Optional[Launch], ufw: bool) -> Iterat
 def bond_member_down(finding: Verdict) -> Iterator[Remedy]:
     """Find out where the link is lost."""
     member = plain(finding.subject)
-    look = command(f"ethtool -- {member}" if member else "ip link", who="root")
+    look = command(f"ethtool {member}" if member else "ip link", who="root", scope="this node")
     text = "Look at the cable, the transceiver and the switch port; a member set down by hand comes back with ip link set up."
     yield Remedy("Bring the link back", (look, say(text, who="network admin")))
 

@@ -210,7 +210,10 @@ def mtu_below_interface(rdma: Rdma, finding: Verdict) -> Iterator[Remedy]:
     if netdev:
         steps = (
             command(
-                f"ip link set {netdev} down && ip link set {netdev} up", who="root", risk="connections over it break"
+                f"ip link set {netdev} down && ip link set {netdev} up",
+                who="root",
+                scope="this node",
+                risk="connections over it break",
             ),
             say("Load the adapter's driver anew, or reboot, where that does not help.", who="root"),
         )

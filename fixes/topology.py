@@ -142,7 +142,7 @@ def gpudirect_rdma_missing(
     if gpus is None or gpus.kernel_module_open is not True:
         text = "Install the driver's open kernel module (Turing and newer GPUs, R515 and newer) on Linux 5.12 or newer."
         yield Remedy(
-            "Or use dma-buf, which NVIDIA recommends", (say(text, who="root", scope="this node", see=PEERMEM_URL),)
+            "Use dma-buf, which NVIDIA recommends", (say(text, who="root", scope="this node", see=PEERMEM_URL),)
         )
 
 

@@ -125,7 +125,8 @@ def pcie_slot_slow(gpus: Gpus) -> Iterator[Reading]:
     See: https://man.archlinux.org/man/nvidia-smi.1
     No fix: Mostly the machine's design; where the board is newer, its firmware's setting of the slot's speed.
     """
-    told = [gpu for gpu in answering(gpus) if gpu.pcie_gen_device_max and gpu.pcie_gen_max]
+    cards = [gpu for gpu in answering(gpus) if not _is_superchip(gpu)]
+    told = [gpu for gpu in cards if gpu.pcie_gen_device_max and gpu.pcie_gen_max]
     slow = [gpu for gpu in told if (gpu.pcie_gen_max or 0) < (gpu.pcie_gen_device_max or 0)]
     if told:
         shown = slow or told
@@ -135,6 +136,11 @@ def pcie_slot_slow(gpus: Gpus) -> Iterator[Reading]:
             expected=f"generation {_each(gpu.pcie_gen_device_max for gpu in shown)}, which the cards support",
             message=f"{', '.join(map(label, slow))}: the cards support a newer PCIe generation than their slots",
         )
+
+
+def _is_superchip(gpu: Gpu) -> bool:
+    """On Grace Hopper and Grace Blackwell copies to the host go over NVLink-C2C, not over PCIe."""
+    return any(board in (gpu.name or "") for board in ("GH200", "GB200", "GB300", "GB10"))
 
 
 def _each(values: Iterable[Optional[int]]) -> str:

@@ -36,23 +36,31 @@ def uncorrected_memory_errors(gpus: Gpus) -> Iterator[Reading]:
         https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html
     """
     for gpu, count in _of(gpus, "ecc_uncorrected_volatile"):
-        if gpu.recovery_action != "none":
+        if not _goes_on(gpu):
             yield _errors(gpu, count, "")
     yield from unsure(gpus, "ecc_uncorrected_volatile")
 
 
 @check(Severity.WARNING)
 def recovered_memory_errors(gpus: Gpus) -> Iterator[Reading]:
-    """A GPU has met memory errors that could not be corrected, and its driver says that it can be used again.
+    """A GPU has met memory errors that could not be corrected, and can be used again.
 
-    Why: The program that met the error was ended; what was wrong is set aside and no job uses it any more. It may come again:
-        test the GPU, and reset it when it is idle.
+    Why: The program that met the error was ended; what was wrong is set aside and no job uses it any more. So it is where the
+        driver asks for no recovery, and, with drivers that do not say, where the error was in memory with spare rows and none
+        of them failed. It may come again: test the GPU, and reset it when it is idle.
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
         https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/dynamic-page-offlining.html
     """
     for gpu, count in _of(gpus, "ecc_uncorrected_volatile"):
-        if gpu.recovery_action == "none":
-            yield _errors(gpu, count, "; the driver asks for no recovery")
+        if _goes_on(gpu):
+            told = gpu.recovery_action == "none"
+            yield _errors(gpu, count, "; the driver asks for no recovery" if told else "; no row failed to be replaced")
+
+
+def _goes_on(gpu: Gpu) -> bool:
+    """The driver says so; or it does not say, and the GPU sets memory aside without a reset (Ampere and newer, not SRAM)."""
+    contained = gpu.remap_failure is False and not gpu.ecc_sram_uncorrected_volatile
+    return gpu.recovery_action == "none" or (gpu.recovery_action is None and contained)
 
 
 def _errors(gpu: Gpu, count: int, said: str) -> Reading:
@@ -70,8 +78,8 @@ def _errors(gpu: Gpu, count: int, said: str) -> Reading:
 def earlier_memory_errors(gpus: Gpus) -> Iterator[Reading]:
     """A GPU has met uncorrectable memory errors at some time before the driver was loaded.
 
-    Why: The GPU keeps the count for its whole life. What was wrong has been replaced by spare memory since; a GPU whose count
-        grows from month to month should leave the pool.
+    Why: The GPU keeps the count for its whole life. In its large memory it replaces what was wrong as long as it has spare rows
+        or pages; its caches have none. A GPU whose count grows from month to month should leave the pool.
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html
         https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html
     """

@@ -49,7 +49,11 @@ def slowed_by_power_brake(gpus: Gpus) -> Iterator[Reading]:
         wait for the slowest GPU.
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
-    yield from _reason(gpus, "hw_power_brake_slowdown", "the machine's power supply has told {gpu} to slow down")
+    yield from _reason(
+        gpus,
+        "hw_power_brake_slowdown",
+        "a signal of the machine holds {gpu} down: its power supply, or a limit of the rack",
+    )
 
 
 @check(Severity.WARNING)
@@ -70,12 +74,13 @@ def slowed_by_hardware(gpus: Gpus) -> Iterator[Reading]:
 def slowed_by_driver_for_heat(gpus: Gpus) -> Iterator[Reading]:
     """The driver lowers the clocks of a GPU made for servers because it is too hot.
 
-    Why: The GPU is above the temperature at which it keeps its full clocks, and all ranks wait for the slowest GPU. Cards for
+    Why: The GPU, or its memory, is above the temperature at which it keeps its full clocks, and all ranks wait for the slowest
+        GPU. Cards for
         desktops and laptops are built to work at that temperature and are not judged.
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
     for gpu, reasons in _told(gpus):
-        if is_datacenter(gpu) and not _at_full_clocks(gpu):
+        if is_datacenter(gpu) and not (_at_full_clocks(gpu) or is_idle(gpu)):
             yield _slowed(gpu, reasons, "sw_thermal_slowdown", "{gpu} is too hot for its full clocks")
 
 
@@ -86,7 +91,8 @@ def _at_full_clocks(gpu: Gpu) -> bool:
 
 def _reason(gpus: Gpus, reason: str, message: str) -> Iterator[Reading]:
     for gpu, reasons in _told(gpus):
-        yield _slowed(gpu, reasons, reason, message)
+        if not _at_full_clocks(gpu):
+            yield _slowed(gpu, reasons, reason, message)
 
 
 def _told(gpus: Gpus) -> Iterator[Tuple[Gpu, Tuple[str, ...]]]:
@@ -166,7 +172,7 @@ def _heat(temperature_c: Optional[int]) -> str:
 def memory_too_hot(gpus: Gpus) -> Iterator[Reading]:
     """A GPU's memory is at its own temperature limit.
 
-    Why: The memory lowers its speed to protect itself, which shows in no utilisation: the GPU seems busy and is slow.
+    Why: The driver lowers the GPU's clocks to protect its memory, which shows in no utilisation: the GPU seems busy and is slow.
     See: https://man.archlinux.org/man/nvidia-smi.1
     """
     for gpu in answering(gpus):

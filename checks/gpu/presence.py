@@ -106,14 +106,37 @@ def list_incomplete(gpus: Gpus) -> Iterator[Reading]:
         copied. What the list does not name is not judged.
     See: https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
     """
-    if gpus.gpus and gpus.source != "proc":
-        broken = gpus.unread.get("gpus")
+    broken = gpus.unread.get("gpus")
+    if gpus.gpus and gpus.source != "proc" and not _counted(broken):
         yield Reading(
             ok=broken is None,
             measured=broken.text if broken else f"{plural(len(gpus.gpus), 'GPU')}, to the end",
             expected="a list that is whole",
             message=f"the list of GPUs breaks off after {plural(len(gpus.gpus), 'GPU')}: nvidia-smi ended at the next one, "
             "or the text was cut when it was copied",
+        )
+
+
+def _counted(broken: Optional[Reason]) -> bool:
+    """nvidia-smi itself says that more are attached than it lists."""
+    return broken is not None and " attached" in broken.text
+
+
+@check(Severity.ERROR)
+def fewer_listed_than_attached(gpus: Gpus) -> Iterator[Reading]:
+    """More GPUs are attached than nvidia-smi lists.
+
+    Why: It counts the GPUs before it asks each of them, and ends at one that does not answer. If the text was cut when it was
+        copied, look at the whole of it: what it does not list is not judged.
+    See: https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
+    """
+    broken = gpus.unread.get("gpus")
+    if gpus.gpus and broken is not None and _counted(broken):
+        yield Reading(
+            ok=False,
+            measured=broken.text,
+            expected="as many listed as attached",
+            message="nvidia-smi does not list all GPUs that it says are attached",
         )
 
 

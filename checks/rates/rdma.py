@@ -43,8 +43,8 @@ def rdma_link_lost(
 ) -> Iterator[Reading]:
     """The link of an RDMA port went down while it was looked at.
 
-    Why: NCCL's connections over the port end with a retry error when the link does not return within their time-out, and
-        NCCL cannot move them to another port: the job dies.
+    Why: NCCL's connections over the port end with a retry error when the link does not return within their time-out. NCCL
+        moves them to another port only since 2.29.7 and where NCCL_IB_RESILIENCY_PORT_FAILOVER is on: else the job dies.
     See: https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
     """
     yield from _judge.readings(rates, "rdma-link-lost", _used(rdma, env, torch))

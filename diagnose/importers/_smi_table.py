@@ -39,7 +39,12 @@ def parse(text: str) -> Plain:
     lines = below.split("\n")
     end = next((n for n, line in enumerate(lines) if "NVIDIA-SMI" in line), len(lines))
     gpus = _gpus(lines[:end], driver)
-    whole = any("Processes:" in line for line in lines[:end])
+    start = next((n for n, line in enumerate(lines[:end]) if "Processes:" in line), None)
+    whole = start is not None
+    if start is not None:
+        listed = _processes(lines[start:end])
+        for gpu in gpus:
+            gpu["processes"] = [process for index, process in listed if index == gpu["index"]]
     error = (
         None if whole else f"nvidia-smi: the table ends after {plural(len(gpus), 'GPU')}, before its list of processes"
     )
@@ -49,6 +54,26 @@ def parse(text: str) -> Plain:
         "gpus": gpus,
         "error": error,
     }
+
+
+_PROCESS = re.compile(r"\| *(\d{1,3}) +(?:\S+ +\S+ +)?(\d{1,10}) +([CGM+]{1,4}) +(\S.*?) +(\d{1,9})MiB *\|")
+
+
+def _processes(lines: List[str]) -> List[Tuple[int, Plain]]:
+    """(GPU, process) of each row; names without their path and arguments, as far as the table shows them."""
+    found = []
+    for row in filter(None, map(_PROCESS.match, lines)):
+        index, pid, kind, name, used = row.groups()
+        kinds = {"M": "mps", "C": "compute"}
+        word = next((kinds[letter] for letter in "MC" if letter in kind), "graphics")
+        plain = {
+            "pid": int(pid),
+            "name": name.split()[0].rsplit("/", 1)[-1],
+            "used_bytes": int(used) * MIB,
+            "kind": word,
+        }
+        found.append((int(index), plain))
+    return found
 
 
 def _gpus(lines: List[str], driver: str) -> List[Plain]:

@@ -56,6 +56,8 @@ _TAGS: Dict[Tuple[str, str], str] = {
     ("fabric", "ClusterUUID"): "clusterUuid",
     ("fabric", "Cluster UUID"): "clusterUuid",
     ("gpu", "Clocks Throttle Reasons"): "clocks_throttle_reasons",
+    ("process_info", "Name"): "process_name",
+    ("process_info", "Used GPU Memory"): "used_memory",
     ("retired_pages", "Pending Page Blacklist"): "pending_blacklist",
 }
 """(element that it stands in, title) -> element."""
@@ -73,6 +75,9 @@ def elements(text: str) -> List[Element]:
         while stack[-1][0] >= indent:
             stack.pop()
         parent = stack[-1][1]
+        if parent.tag == "processes" and title == "Process ID" and value:
+            stack.append((indent, _process(parent, value)))
+            continue
         here = _element(parent, title) if _GPU.match(title) is None else _gpu(root, title)
         here.text = value or here.text
         if len(stack) < _DEEPEST and value is None:
@@ -95,6 +100,13 @@ def _lines(text: str) -> Iterator[Tuple[int, str, Optional[str]]]:
 def _title(line: str, title: str) -> str:
     """A GPU's address has colons of its own."""
     return line.strip() if _GPU.match(line) else title
+
+
+def _process(processes: Element, pid: str) -> Element:
+    """The element of a process, whose other values stand below its number."""
+    process = SubElement(processes, "process_info")
+    SubElement(process, "pid").text = pid
+    return process
 
 
 def _gpu(root: Element, title: str) -> Element:

@@ -64,6 +64,11 @@ def not_answering(
         yield Remedy("Meanwhile leave the GPU out", (export("CUDA_VISIBLE_DEVICES", left, scope="this job"),))
 
 
+def fewer_listed_than_attached() -> Iterator[Remedy]:
+    """The same as for a list that breaks off."""
+    yield from list_incomplete()
+
+
 def list_incomplete() -> Iterator[Remedy]:
     yield Remedy(
         "Ask again, and see how it ends",

@@ -76,7 +76,7 @@ def mig_and_too_many_ranks(gpus: Gpus) -> Iterator[Remedy]:
     )  # fmt: skip
     yield _whole_gpus()
     yield Remedy(
-        "Or let NCCL put several ranks on a GPU, as an experiment",
+        "Let NCCL put several ranks on a GPU, as an experiment",
         (
             export("NCCL_MULTI_RANK_GPU_ENABLE", "1", scope="this job", risk="NCCL 2.32 and newer; it may hang", see=NCCL_MIG),
             say("Each process names its own slice: CUDA_VISIBLE_DEVICES=MIG-UUID (nvidia-smi -L).", scope="this job"),
@@ -119,5 +119,5 @@ def mig_unlike_siblings(finding: Verdict, os: Optional[Os] = None) -> Iterator[R
         ),
     )  # fmt: skip
     yield Remedy(
-        "Or name the GPUs that the job shall use", (say("By their UUIDs (nvidia-smi -L), in CUDA_VISIBLE_DEVICES."),)
+        "Name the GPUs that the job shall use", (say("By their UUIDs (nvidia-smi -L), in CUDA_VISIBLE_DEVICES."),)
     )

@@ -106,7 +106,9 @@ def ids():
     [
         # memory
         (node(ecc_uncorrected_volatile=5, ecc_uncorrected_aggregate=5), "recovered-memory-errors"),
-        (node(ecc_uncorrected_volatile=5, ecc_uncorrected_aggregate=5, recovery_action=None), "uncorrected-memory-errors"),
+        (node(ecc_uncorrected_volatile=5, ecc_uncorrected_aggregate=5, recovery_action=None), "recovered-memory-errors"),
+        (node(ecc_uncorrected_volatile=5, ecc_sram_uncorrected_volatile=5, recovery_action=None), "uncorrected-memory-errors"),
+        (node(V100, ecc_uncorrected_volatile=5, recovery_action=None), "uncorrected-memory-errors"),
         (node(ecc_uncorrected_volatile=2, recovery_action="gpu_reset"), "recovery-needed uncorrected-memory-errors"),
         (node(ecc_uncorrected_aggregate=3, remapped_uncorrectable=1), "earlier-memory-errors"),
         (node(ecc_sram_threshold_exceeded=True), "sram-threshold-exceeded"),
@@ -327,3 +329,13 @@ def test_a_flag_at_full_clocks_and_a_link_that_is_waking_are_no_fault():
                pcie_gen=1, pcie_gen_max=4, utilisation_percent=3, performance_state=0)  # fmt: skip
     found = failures("gpu", gpus=Gpus(gpus=(calm,)))
     assert [id for id in found if "slowed" in id or "pcie" in id] == []
+
+
+def test_a_flag_of_the_power_supply_at_full_clocks_is_no_fault():
+    calm = Gpu(0, name="NVIDIA H100", throttle=("hw_power_brake_slowdown",), clock_sm_mhz=1980, clock_sm_max_mhz=1980)
+    assert [id for id in failures("gpu", gpus=Gpus(gpus=(calm,))) if "slowed" in id] == []
+
+
+def test_a_superchip_copies_over_its_own_link():
+    grace = Gpu(0, name="NVIDIA GB200", pcie_gen_max=4, pcie_gen_device_max=6)
+    assert "gpu/pcie-slot-slow" not in failures("gpu", gpus=Gpus(gpus=(grace,)))

@@ -186,11 +186,38 @@ def test_complaints_are_facts(text, nvml_error, listed):
         ("No devices were found", "gpu/unreadable"),
         ("Failed to initialize NVML: Unknown Error", "gpu/unreadable"),
         ("Failed to initialize NVML: Driver/library version mismatch", "gpu/driver-library-mismatch"),
-        (XML.format(gpus=GPU_XML.format(n=0)), "gpu/list-incomplete"),
+        (XML.format(gpus=GPU_XML.format(n=0)), "gpu/fewer-listed-than-attached"),
     ],
 )
 def test_what_is_no_whole_list_of_gpus_is_never_called_healthy(text, check):
     assert failed(facts(text + "\n")) == {check}
+
+
+IN_WORDS = """    Processes
+        GPU instance ID                   : N/A
+        Process ID                        : 58130
+            Type                          : C
+            Name                          : /usr/bin/python train.py
+            Used GPU Memory               : 20322 MiB
+        Process ID                        : 58131
+            Type                          : G
+            Name                          : Xorg
+            Used GPU Memory               : 9 MiB
+"""
+IN_THE_TABLE = """
+| Processes:                                                                            |
+|    0   N/A  N/A     58130      C   /usr/bin/python                           20322MiB |
+|    1   N/A  N/A     58131      G   /usr/lib/xorg/Xorg                            9MiB |
+"""
+
+
+def test_processes_are_read_from_words_and_from_the_table():
+    (worded,) = gpus(WORDS.replace("    Processes                             : None\n", IN_WORDS)).gpus
+    first, second, third = gpus(TABLE + IN_THE_TABLE).gpus
+    told = [(p.pid, p.name, p.used_bytes, p.kind) for p in (*worded.processes, *first.processes, *second.processes)]
+    python, xorg = (58130, "python", 20322 << 20, "compute"), (58131, "Xorg", 9 << 20, "graphics")
+    assert told == [python, xorg, python, xorg]
+    assert third.processes == ()
 
 
 def test_windows_is_not_judged():
@@ -241,8 +268,7 @@ BROKEN = {
     "broken/oci-h100.sweep-host6.7-gpus-listed.txt": "gpu/list-incomplete",
     "broken/oci-h100.sweep-host7.6-gpus-listed.txt": "gpu/list-incomplete",
     "gpud/nvidia-smi-query.535.161.08.out.0.valid": "gpu/slowed-by-power-brake",
-    "gpud/nvidia-smi-query.535.183.01.out.0.valid": "gpu/slowed-by-power-brake",
-    "gpud/nvidia-smi-query.535.183.01.out.0.invalid": "gpu/list-incomplete",
+    "gpud/nvidia-smi-query.535.183.01.out.0.invalid": "gpu/fewer-listed-than-attached",
     "k8s-test-infra-mock/qx-gb200-ecc-injected.xml": "gpu/row-remap-failed gpu/uncorrected-memory-errors",
     "k8s-test-infra-mock/qx-gb200-lost.xml": "gpu/not-answering gpu/row-remap-failed gpu/uncorrected-memory-errors",
 }
