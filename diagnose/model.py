@@ -52,7 +52,8 @@ def known(value: Optional[T], section: Any, name: str) -> T:
 def why_unknown(section: Any, name: str) -> Reason:
     """Why the field ``name`` of ``section`` is None."""
     unread: Mapping[str, Reason] = getattr(section, "unread", {})
-    return unread.get(name) or Reason("not-recorded", f"{type(section).__name__.lower()}.{name} is not in these facts")
+    text = f"not looked at when these facts were taken ({type(section).__name__.lower()}.{name})"
+    return unread.get(name) or Reason("not-recorded", text)
 
 
 @dataclass(frozen=True)
