@@ -12,6 +12,8 @@ from ddp_doctor.facts import PKEY_ROWS, DeviceNode, Gid, Rdma, RdmaDevice, RdmaP
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
 
+LIMIT_S = 20.0
+"""Adapters are asked by libibverbs as well, each of them within a limit of its own."""
 ROOT = "/sys/class/infiniband"
 _VERBS = "/sys/class/infiniband_verbs"
 _NODES = "/dev/infiniband"
