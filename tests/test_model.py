@@ -41,7 +41,10 @@ def test_a_value_that_is_not_there_carries_its_reason():
 
 def test_a_value_without_a_reason_was_not_recorded():
     reason = why_unknown(MEMORY, "swap_free_bytes")
-    assert (reason.kind, reason.text) == ("not-recorded", "not looked at when these facts were taken (memory.swap_free_bytes)")
+    assert (reason.kind, reason.text) == (
+        "not-recorded",
+        "not looked at when these facts were taken (memory.swap_free_bytes)",
+    )
 
 
 def test_severities_are_ordered():
