@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import firewall, interfaces, netlink, services
 from ddp_doctor.collect.master import master
+from ddp_doctor.collect.numbers import read_number
 from ddp_doctor.facts import Network, Reason, Resolved, Route, Socket, Unread, Variable
 from ddp_doctor.host import Host, optional
 from ddp_doctor.unreadable import Unreadable
@@ -42,7 +43,7 @@ def read(host: Host, ask: Ask) -> Network:
         listening=optional(lambda: _listening(host, port), unread, "listening"),
         sysctls=_sysctls(host),
         conntrack_used=optional(
-            lambda: int(host.read(f"{_SYSCTL}/net/netfilter/nf_conntrack_count")), unread, "conntrack_used"
+            lambda: read_number(host, f"{_SYSCTL}/net/netfilter/nf_conntrack_count"), unread, "conntrack_used"
         ),
         neighbours=optional(lambda: len(host.read("/proc/net/arp").splitlines()) - 1, unread, "neighbours"),
         unread=unread,
@@ -63,7 +64,7 @@ def _sysctls(host: Host) -> Dict[str, int]:
     texts = (
         (name, optional(partial(host.read, f"{_SYSCTL}/{name.replace('.', '/')}"), {}, name)) for name in _SETTINGS
     )
-    return {name: int(text) for name, text in texts if text and text.strip().isdigit()}
+    return {name: int(text) for name, text in texts if text and re.fullmatch(r"\d{1,20}\s*", text, re.ASCII)}
 
 
 def hosts_lines(text: str, hostname: str) -> Tuple[str, ...]:

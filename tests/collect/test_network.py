@@ -108,6 +108,14 @@ def test_garbage_is_a_reason_and_hides_nothing_else():
     assert (kinds["master_name"], kinds["fqdn"]) == ("not-applicable", "unresolved")
 
 
+@pytest.mark.parametrize("text", ["9" * 6000, "many\n", "", "-1", "\u0664"])
+def test_settings_that_are_no_numbers(text):
+    paths = ("net/core/somaxconn", "net/netfilter/nf_conntrack_count")
+    files = {f"root/proc/sys/{path}": text for path in paths}
+    found = network.read(Recording({}, files, complete=True), Ask(profile="quick"))
+    assert (found.sysctls, found.conntrack_used, found.unread["conntrack_used"].kind) == ({}, None, "unreadable")
+
+
 def test_a_name_that_the_deadline_cut_short_is_not_unresolved():
     late = {"reason": {"kind": "deadline", "text": "no answer before the deadline, after 1 s"}}
     entries = {"env ": {"value": {}}, "resolve gpu01": late, "resolve node0": late}
