@@ -39,7 +39,7 @@ def gpus(count: int = 8, **changes: Any) -> Gpus:
         ({"gemm_tflop_s": {"bfloat16": 600.0}}, ["slow-gemm"]),
         ({"gemm_tflop_s": {"bfloat16": 300.0}}, ["gemm-slower-than-model", "slow-gemm"]),
         ({"memory_gb_s": 3000.0}, ["slow-memory"]),
-        ({"memory_gb_s": 2500.0}, ["memory-slower-than-model", "slow-memory"]),
+        ({"memory_gb_s": 1400.0}, ["memory-slower-than-model", "slow-memory"]),
         ({"to_host_gb_s": 33.0}, ["slow-host-copy"]),
         ({"to_host_gb_s": 27.0}, ["host-copy-slower-than-link", "slow-host-copy"]),
         ({"name": "NVIDIA A100-SXM4-80GB", "memory_gb_s": 1500.0, "gemm_tflop_s": {"bfloat16": 250.0}}, []),
