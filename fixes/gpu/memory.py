@@ -43,7 +43,7 @@ def sram_errors(finding: Verdict, gpus: Gpus, launch: Optional[Launch] = None) -
 
 
 def row_remap_pending(finding: Verdict, gpus: Gpus, os: Optional[Os] = None) -> Iterator[Remedy]:
-    when = "Reset the GPU when it is idle; nothing needs to end for it"
+    when = "Reset the GPU when it is idle: no job has to end for it"
     yield elsewhere(os, "reset the GPU when it is idle") or Remedy(when, reset(found(finding, gpus)))
 
 
