@@ -1,6 +1,6 @@
 """Ask: what may be asked of a node, as one value. Collectors take ``(host, ask)``."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, Optional, Tuple
 
 PROFILES = ("quick", "standard", "deep")
@@ -45,14 +45,14 @@ def over(recorded: Any, given: Ask) -> Ask:
     names = [field.name for field in fields(Ask) if field.name != "cwd"]  # ours is nobody's on that node
     said = {name: getattr(given, name) for name in names if getattr(given, name) != getattr(Ask(), name)}
     try:
-        return Ask(**{**_typed(recorded), **said})
+        return replace(typed(recorded), **said)
     except (TypeError, ValueError, AttributeError):
         return given
 
 
-def _typed(recorded: Dict[str, Any]) -> Dict[str, Any]:
-    """JSON data as the fields have it; raises where it is something else."""
-    typed: Dict[str, Any] = {name: value for name, value in recorded.items() if isinstance(value, (str, int, float))}
-    typed["peers"] = tuple(str(peer) for peer in recorded.get("peers", ()))
-    typed["ports"] = tuple((str(host), int(port)) for host, port in recorded.get("ports", ()))
-    return typed
+def typed(plain: Dict[str, Any]) -> Ask:
+    """What was asked, from its JSON data. Raises TypeError, ValueError or AttributeError where it is something else."""
+    values: Dict[str, Any] = {name: value for name, value in plain.items() if isinstance(value, (str, int, float))}
+    values["peers"] = tuple(str(peer) for peer in plain.get("peers", ()))
+    values["ports"] = tuple((str(host), int(port)) for host, port in plain.get("ports", ()))
+    return Ask(**values)

@@ -107,7 +107,7 @@ _choosing = _options(
 _judging = _options(
     _choosing,
     click.option("--expect-gpus", type=click.IntRange(0), metavar="N", help="This node must show N GPUs."),
-    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins, kernel_log, processes, topology, fabric, rates, compute, trends."),
+    click.option("--require", multiple=True, metavar="SECTIONS", help="Sections of facts that must have been read, comma-separated, out of: os, cpu, memory, limits, disk, time, gpus, torch, cuda, env, network, rdma, ssh, launch, reach, logins, kernel_log, processes, topology, fabric, rates, compute, trends, pairs."),
     click.option("--scope", type=click.Choice(["node", "job", "user"]), help="Whose readiness is judged; a prolog or health check as root judges the node (default: user)."),
 )  # fmt: skip
 
@@ -384,6 +384,14 @@ def checks(check_id: Optional[str], as_json: bool) -> int:
     text = reference.as_json(found) if as_json else reference.text(found, loaded, bool(check_id), _width())
     _write("-", text + "\n")
     return 0
+
+
+@cli.command(hidden=True)
+def node() -> None:
+    """The program that run --nodes starts on each node: requests on standard input, answers on standard output."""
+    from ddp_doctor import node as program
+
+    program.main()
 
 
 @cli.command(short_help="What goes with what, and what to install here.")

@@ -51,6 +51,10 @@ class How:
     profile: str = "quick"
     job: Optional[str] = None
     """Scheduler's job, e.g. "slurm 1234"."""
+    clock_offset_s: Optional[float] = None
+    """The node's clock less that of the machine that asked, with the round trip taken out; over a network alone."""
+    clock_error_s: Optional[float] = None
+    """Half of the round trip by which that was measured: the offset is right within it."""
 
 
 # --------------------------------------------------------------------------- host
@@ -1181,6 +1185,99 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class PortTry:
+    """One attempt to open a TCP connection to a port on which the peer listened at that time."""
+
+    port: int
+    outcome: str
+    """open: the peer answered; refused (a reset); rejected (an ICMP answer of a firewall); filtered (no answer); down (nobody has
+    that address on this network); unroutable; prohibited (by this node itself); reset; wrong-answer (something else answered);
+    unresolved; deadline; error."""
+    ip: Optional[str] = None
+    detail: Optional[str] = None
+    """errno, who rejected it, or what answered instead."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The way from this node to one peer that listened for it, in this direction."""
+
+    peer: str
+    host: str
+    """What was tried: the address by which NCCL would call the peer, else its name."""
+    name: Optional[Resolved] = None
+    """What this node's resolver answers for the peer's name; None with the reason not-applicable where it is an address."""
+    addresses: Optional[Strings] = None
+    """The addresses that the peer itself says it has."""
+    ip: Optional[str] = None
+    """The address that was used: of a name the first that led to the peer, else the first."""
+    local: Optional[bool] = None
+    """That address is one of this node's own."""
+    tries: Optional[Tuple[PortTry, ...]] = None
+    back: Optional[str] = None
+    """What the peer met on its way here: the worst outcome of its attempts, "open" where all was well."""
+    interface: Optional[str] = None
+    """The interface by which packets to the peer leave, by the kernel's choice, and their source address."""
+    source: Optional[str] = None
+    mtu_bytes: Optional[int] = None
+    """MTU of that interface, and of the one by which the peer receives."""
+    peer_mtu_bytes: Optional[int] = None
+    path_mtu_bytes: Optional[int] = None
+    """The longest IP packet that reached the peer undivided."""
+    path_mtu_known: Optional[bool] = None
+    """The kernel has been told of it (ICMP, a route), so that TCP sends no longer ones; False: they vanish without a word."""
+    latency_min_s: Optional[float] = None
+    """Round trips of single bytes over an open TCP connection."""
+    latency_median_s: Optional[float] = None
+    sent_gbit_s: Optional[float] = None
+    """What one TCP stream from here brought to the peer in a fraction of a second, in 10**9 bit/s."""
+    link_gbit_s: Optional[float] = None
+    """Link speed of the slower end where both are known wires."""
+    firewalls: Optional[Strings] = None
+    """Firewalls that are active on the peer, by its own facts."""
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
+class OpenedPort:
+    """MASTER_PORT on the master, opened for the test."""
+
+    port: int
+    outcome: str
+    """opened, in-use, prohibited (below the ports that this user may open) or error."""
+    detail: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """A meeting in torch's own TCPStore, as a rendezvous has it: one node serves it, the others set, get and count."""
+
+    host: str
+    port: int
+    outcome: str
+    """served (on the master), met, failed, timed-out."""
+    detail: Optional[str] = None
+    """torch's own last words."""
+    duration_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Ways from this node to others, tried while these listened: what only shows between nodes."""
+
+    peers: Optional[Tuple[Pair, ...]] = None
+    opened: Optional[OpenedPort] = None
+    """On the master alone."""
+    to_master: Optional[Pair] = None
+    """The way to MASTER_ADDR and MASTER_PORT; on the master not-applicable."""
+    usual_gbit_s: Optional[float] = None
+    """Medians of all pairs that were measured in this run: of the TCP streams and of the shortest round trips."""
+    usual_latency_s: Optional[float] = None
+    rendezvous: Optional[Store] = None
+    unread: Unread = _unread()
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """Everything that is known of one node."""
 
@@ -1213,6 +1310,7 @@ class NodeFacts:
     rates: Optional[Rates] = None
     compute: Optional[Compute] = None
     trends: Optional[Trends] = None
+    pairs: Optional[Pairs] = None
     reasons: Unread = _unread()
     """Section -> why it is None."""
     left_behind: Strings = ()

@@ -199,9 +199,8 @@ def working_directory(facts: NodeFacts) -> str:
 
 def clock_s(facts: NodeFacts) -> Tuple[str, float]:
     """("measured", seconds) against the machine that asked, with its sign; else ("told", size) as the synchroniser says."""
-    measured_us = getattr(facts.how, "clock_offset_to_us_s", None)
-    if measured_us is not None:
-        return ("measured", float(measured_us))
+    if facts.how.clock_offset_s is not None:
+        return ("measured", facts.how.clock_offset_s)
     return ("told", abs(float(_of(facts, "time", "offset_s"))))
 
 

@@ -5,7 +5,7 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ddp_doctor import redact
+from ddp_doctor import redact, resources
 from ddp_doctor.accelerators import chosen
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import gpus as gpus_of
@@ -172,7 +172,7 @@ def measure(host: Host, ask: Ask, wanted: Plan) -> List[Said]:
     """Run the test: one answer for each device. Unreadable where it did not answer, or could not be done at all."""
     options = json.dumps({**wanted._asdict(), "limit_s": TEST_LIMIT_S})
     python = pythons.find(host, ask)
-    ran = host.run("compute-test", [python.path, "-B", "-c", BOOT, options], TEST_LIMIT_S + 20.0, _source())
+    ran = host.run("compute-test", [python.path, "-B", "-c", BOOT, options], TEST_LIMIT_S + 20.0, resources.text("bench/compute.py"))
     answers = parse_answers(ran.stdout)
     if len(answers) != len(wanted.devices):
         last = redact.text((ran.stderr.strip().splitlines() or ["it printed nothing"])[-1])
@@ -181,12 +181,6 @@ def measure(host: Host, ask: Ask, wanted: Plan) -> List[Said]:
     if len(unable) == len(answers):
         raise Unreadable(Reason("absent", redact.text(unable[0])))
     return answers
-
-
-def _source() -> str:
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    with open(os.path.join(here, "bench", "compute.py"), encoding="utf-8") as file:
-        return file.read()
 
 
 def parse_answers(stdout: str) -> List[Said]:

@@ -9,7 +9,7 @@ import re
 import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ddp_doctor import redact
+from ddp_doctor import redact, resources
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import pythons
 from ddp_doctor.collect.pythons import Python
@@ -338,7 +338,7 @@ def _requires_nccl(facts: Dict[str, Any]) -> bool:
 def imported(host: Host, python: Python, unread: Unread) -> Dict[str, Any]:
     """What the probe says, run by the examined interpreter in the user's own environment."""
     try:
-        ran = host.run("torch-probe", [python.path, "-B", "-", f"{IMPORT_LIMIT_S:g}"], PROBE_LIMIT_S, _probe())
+        ran = host.run("torch-probe", [python.path, "-B", "-", f"{IMPORT_LIMIT_S:g}"], PROBE_LIMIT_S, resources.text("probe.py"))
     except Unreadable as error:
         return _not_run(error.reason, unread)
     answers, errors = parse_answers(ran.stdout)
@@ -346,11 +346,6 @@ def imported(host: Host, python: Python, unread: Unread) -> Dict[str, Any]:
     if "imported" not in answers:
         answers.update(imported=False, import_failure=end[0], import_error=redact.text(end[1]))
     return _facts(answers, errors, end[1], unread)
-
-
-def _probe() -> str:
-    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe.py")) as file:
-        return file.read()
 
 
 def _not_run(reason: Reason, unread: Unread) -> Dict[str, Any]:
