@@ -34,7 +34,7 @@ _OWN_VARIABLES = re.compile(
     r"|SLURMD_NODENAME|OMPI_COMM_WORLD_\w*RANK|PMI\w*_RANK|HOSTNAME)\]"
 )
 """Variables that are each node's own."""
-UNCOMPARED = ("kernel_log", "processes", "rates", "trends", "reach", "logins", "compute")
+UNCOMPARED = ("kernel_log", "processes", "rates", "trends", "reach", "logins", "compute", "pairs")
 """Sections that tell of a moment: lines, processes, readings, answers."""
 TELLING = (
     "torch.version", "torch.cuda", "torch.nccl", "torch.nccl_loaded", "torch.imported", "gpus.driver", "gpus.gpus",
