@@ -11,10 +11,7 @@ from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple
 
 import click
 from ddp_doctor import __version__, process
-from ddp_doctor.process import UNSURE
-
-USAGE = 2
-"""Exit status for wrong usage, for input that cannot be used, and for a file that cannot be written."""
+from ddp_doctor.process import UNSURE, USAGE
 
 DEEP_SAMPLE_S = 5.0
 """Long enough for the slowest rates that are judged, short enough to wait for."""
@@ -80,10 +77,18 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds: click takes "nan" for one within every range."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        return seconds if seconds == seconds else self.fail("not a number of seconds", param, ctx)
+
+
 _asking = _options(
     click.option("--profile", type=click.Choice(["quick", "standard", "deep"]), default="standard", show_default=True,
                  help="quick: no torch import, nothing sent. standard: also imports torch, asks DNS, the named ports and logins. deep: also two readings of all counters, 5 s apart, and the compute test on idle GPUs."),
-    click.option("--sample", "sample_s", type=click.FloatRange(0, 3600), metavar="SECONDS", help="Read counters twice, so far apart, and judge what rose (default: 5 with --profile deep, else one reading)."),
+    click.option("--sample", "sample_s", type=_Seconds(0, 3600), metavar="SECONDS", help="Read counters twice, so far apart, and judge what rose (default: 5 with --profile deep, else one reading)."),
     click.option("--python", metavar="PATH", help="Interpreter whose torch is examined (default: $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH if it has torch, else our own)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes of the job."),
     click.option("--node-rank", type=click.IntRange(0), metavar="R", help="This node's rank; 0 is the master."),
@@ -93,7 +98,7 @@ _asking = _options(
     click.option("--launcher", type=click.Choice(["torchrun", "slurm", "ssh", "mpirun", "deepspeed", "kubernetes"]), help="What starts the ranks."),
     click.option("--peers", multiple=True, metavar="NODES", help="Nodes to which an ssh login without a password is tried: gpu[01-04] or a,b."),
     click.option("--reach", multiple=True, metavar="HOST:PORT", help="A further TCP port that must answer from here. Repeatable."),
-    click.option("--deadline", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Report what is known by then."),
+    click.option("--deadline", type=_Seconds(min=0.1), metavar="SECONDS", help="Report what is known by then."),
 )  # fmt: skip
 
 _choosing = _options(
@@ -120,8 +125,28 @@ _printing = _options(
 )  # fmt: skip
 
 
-@cli.command(short_help="Examine this node: what would fail, hang or crawl.")
+_reaching = _options(
+    click.option("--nodes", multiple=True, metavar="NODES", help="Examine these nodes over ssh, not this one: gpu[01-64], a,b, or a ClusterShell group @gpu. Repeatable."),
+    click.option("--hostfile", metavar="FILE", help="Examine the nodes that FILE names: as for MPI, DeepSpeed, pdsh, or /etc/hosts."),
+    click.option("--exclude-nodes", multiple=True, metavar="NODES", help="But not these."),
+    click.option("--push", is_flag=True, help="Nothing is installed on the nodes: what runs there travels over ssh, and leaves nothing."),
+    click.option("--remote-command", metavar="COMMAND", help="How ddp-doctor is called on the nodes (default: as here, at the same path)."),
+    click.option("--fanout", type=click.IntRange(1, 1024), metavar="N", help="So many nodes at once (default: 64)."),
+    click.option("--node-timeout", "node_timeout_s", type=click.FloatRange(1, 86400), metavar="SECONDS", help="What one node may take (default: 120, and samples and tests)."),
+    click.option("--connect-timeout", "connect_timeout_s", type=click.IntRange(1, 3600), metavar="SECONDS", help="What its ssh may take to connect (default: 10)."),
+    click.option("--ssh-user", metavar="NAME", help="Whom to log in as."),
+    click.option("--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of the nodes' sshd."),
+    click.option("--ssh-jump", metavar="HOST", help="Through this host (ssh -J)."),
+    click.option("--ssh-option", "ssh_options", multiple=True, metavar="NAME=VALUE", help="As in ssh_config(5): IdentityFile=~/.ssh/cluster. Repeatable."),
+    click.option("--good-nodes", metavar="FILE", help="Write the nodes without a finding at or above --fail-on to FILE, one a line."),
+    click.option("--bad-nodes", metavar="FILE", help="Write the others to FILE: those with one, and those that did not answer."),
+    click.option("--fold-lists", is_flag=True, help="Write both as gpu[01-63]."),
+)  # fmt: skip
+
+
+@cli.command(short_help="Examine this node, or all nodes: what would fail, hang or crawl.")
 @_asking
+@_reaching
 @_judging
 @_printing
 @click.option(
@@ -136,22 +161,62 @@ _printing = _options(
 @click.option("--save-baseline", metavar="FILE", help="Keep what the nodes are like now, to compare with later.")
 @click.argument("files", nargs=-1)
 def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[str], **options: Any) -> int:
-    """Examine this node: what would make a job fail, hang or crawl here, and what to change."""
+    """Examine this node, or with --nodes or --hostfile all nodes of a job: what would make it fail, hang or crawl, and what
+    to change."""
     if files and not facts_given:
         raise click.UsageError(f"unexpected argument {_printable(files[0])!r}; facts files are given with --facts")
     if facts_given and replay:
         raise click.UsageError("--facts and --replay exclude each other")
+    cluster = bool(options["nodes"] or options["hostfile"])
+    if cluster and (facts_given or replay):
+        raise click.UsageError(
+            "nodes are examined, or facts are judged: --nodes and --hostfile go with neither --facts nor --replay"
+        )
     writers = _writers(options)
     with _plain_errors():
         config = _config(options)
         baseline = options["baseline"]
         if facts_given:
             report, fleet = _report_of_saved((*facts_given, *files), config, baseline)
+        elif cluster:
+            report, fleet = _report_of_nodes(options, config, baseline)
         else:
             report, fleet = _report_of_node(_host(replay), _ask(options, config), config, options["deadline"], baseline)
         saved = _saved_baseline(options["save_baseline"], fleet)
     status = _print(report, writers, options, config.fail_on)
-    return status if saved else USAGE
+    listed = _write_lists(report, options, config.fail_on)
+    return status if saved and listed else USAGE
+
+
+def _write_lists(report: Any, options: Any, fail_on: Any) -> bool:
+    """Were the lists of good and bad nodes written, where they are wanted?"""
+    if not (options["good_nodes"] or options["bad_nodes"]):
+        return True
+    from ddp_doctor.cluster import lists
+
+    good, bad = lists.of(report, fail_on)
+    written = True
+    for path, names in ((options["good_nodes"], good), (options["bad_nodes"], bad)):
+        if path:
+            written &= _written(path, partial(_write, path, lists.text(names, options["fold_lists"])))
+    return written
+
+
+def _report_of_nodes(options: Any, config: Any, baseline: Optional[str]) -> Any:
+    """Examine many nodes over ssh."""
+    from ddp_doctor import examine
+    from ddp_doctor.cluster import gathering
+    from ddp_doctor.progress import Progress
+
+    names, remarks = gathering.named(options["nodes"], options["hostfile"], options["exclude_nodes"])
+    for remark in remarks:
+        process.complain(remark)
+    plan = gathering.plan(names, _ask({**options, "python": None}, config), options, config.policy.scope)
+    checks, loaded = _checks(config)
+    fleet = _fleet(config, baseline)
+    with Progress() as progress:
+        reached = gathering.reach(plan, progress)
+    return examine.report(reached, checks, loaded, config, examined=len(names), fleet=fleet), fleet
 
 
 def _fleet(config: Any, baseline: Optional[str]) -> Any:
@@ -279,7 +344,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(1.0, 3600.0),
+    type=_Seconds(1.0, 3600.0),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
@@ -517,8 +582,6 @@ def _compute(config: Any) -> Optional[bool]:
 
 def _sample_s(given: Optional[float], profile: str) -> float:
     """Seconds between two readings of counters; 0: one reading."""
-    if given is not None and given != given:  # click takes "nan" for a number
-        raise click.UsageError("--sample: not a number of seconds")
     return given if given is not None else DEEP_SAMPLE_S if profile == "deep" else 0.0
 
 

@@ -6,6 +6,7 @@ from typing import Dict, Iterable, Iterator, List, Optional, Set, Union
 
 from ddp_doctor import __version__, document, engine, given, importers, summary
 from ddp_doctor.cluster.fleet import Fleet
+from ddp_doctor.cluster.reached import Reached, Unreachable
 from ddp_doctor.config import Config
 from ddp_doctor.facts import NodeFacts, Reason
 from ddp_doctor.model import REPORT_SCHEMA_VERSION, Outcome, Report, Severity, Tool, Verdict, Verdicts
@@ -18,7 +19,7 @@ FILE_LIMIT_BYTES = 512 * 2**20
 
 
 def report(
-    nodes: Iterable[NodeFacts],
+    nodes: Iterable[Reached],
     checks: List[Check],
     loaded: Registry,
     config: Config,
@@ -34,8 +35,12 @@ def report(
     policy = replace(config.policy, examined=examined)
     judge = engine.Judge(checks, replace(config, policy=policy))
     verdicts, seen, entries = Verdicts(), summary.Seen(), []
-    for facts in _distinct(nodes):
-        facts = in_scope(facts, policy.scope)
+    for found in _distinct(nodes):
+        if isinstance(found, Unreachable):
+            seen.miss(found)
+            entries.append(summary.unreachable(found))
+            continue
+        facts = in_scope(found, policy.scope)
         seen.add(facts)
         fleet.add(facts)
         entries.append(summary.node(facts))
@@ -45,7 +50,7 @@ def report(
     for verdict in _plugin_verdicts(loaded):
         verdicts.add(verdict, ("",))
     remarks = (f"configuration: {config.source}",) if config.source else ()
-    unsure = bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
+    unsure = bool(seen.unreachable) or bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
     status = engine.exit_status(verdicts, config.fail_on, unsure)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,
@@ -56,7 +61,7 @@ def report(
     )
 
 
-def _distinct(nodes: Iterable[NodeFacts]) -> Iterator[NodeFacts]:
+def _distinct(nodes: Iterable[Reached]) -> Iterator[Reached]:
     """Nodes under names of their own: a name that was there already gets a number, and fleet checks say what that means."""
     times: Dict[str, int] = {}
     for facts in nodes:

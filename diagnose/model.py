@@ -243,6 +243,8 @@ class Node:
     left_behind: Tuple[str, ...] = ()
     matrix: Tuple[str, ...] = ()
     """Lines of a table of how near its GPUs and network cards are to each other; none on a node without GPUs."""
+    reason: Optional[Reason] = None
+    """Why it is unreachable."""
 
 
 @dataclass(frozen=True)

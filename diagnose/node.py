@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
@@ -107,7 +106,10 @@ def _answered(request: Request, state: Dict[str, Any], requests: int) -> Dict[st
     if word in pairing.LASTING:
         return {**number, **_here(partial(pairing.ANSWERS[word], request, state))}
     if word in pairing.ANSWERS:
-        return {**number, **_in_child(word, partial(pairing.ANSWERS[word], request, state), _limit_s(request), requests)}
+        return {
+            **number,
+            **_in_child(word, partial(pairing.ANSWERS[word], request, state), _limit_s(request), requests),
+        }
     return {**number, "failure": "unreadable", "text": f"ddp-doctor {__version__} does not know {word!r}"}
 
 

@@ -6,7 +6,8 @@ from typing import Dict, Iterable, Iterator, List, Set, Tuple, Union
 from ddp_doctor import header, model, nccl, next_lines, topology
 from ddp_doctor.accelerators import answering, chosen
 from ddp_doctor.cluster.folding import folded as folded_names
-from ddp_doctor.facts import Gpus, NodeFacts
+from ddp_doctor.cluster.reached import Unreachable
+from ddp_doctor.facts import Gpus, NodeFacts, Reason
 from ddp_doctor.model import Outcome, Severity, Verdict, folded
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
@@ -29,6 +30,11 @@ def node(facts: NodeFacts) -> model.Node:
     )
 
 
+def unreachable(missed: Unreachable) -> model.Node:
+    """The entry of a node that did not answer."""
+    return model.Node(name=missed.name, status="unreachable", reason=missed.reason)
+
+
 class Seen:
     """What the summary needs of the nodes, taken in one by one: the facts of a few, and a word or two of the others."""
 
@@ -41,11 +47,17 @@ class Seen:
         self.looked_for_torch = self.found_torch = False
         self.ways: Dict[str, List[str]] = {}
         """How data will go between nodes, in words -> nodes with GPUs where it will."""
+        self.unreachable: Dict[str, Reason] = {}
+        """Nodes that did not answer, and why."""
         for facts in nodes:
             self.add(facts)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def miss(self, missed: Unreachable) -> None:
+        """Take in that a node did not answer."""
+        self.unreachable[missed.name] = missed.reason
 
     def add(self, facts: NodeFacts) -> None:
         """Take in a node."""
@@ -88,7 +100,7 @@ def summarise(
         headline=" ".join(_headline(seen, found, policy, exit_status)),
         exit_status=exit_status,
         counts=counts(verdicts),
-        next=next_lines.lines(seen.first, list(found), policy),
+        next=next_lines.lines([] if seen.unreachable else seen.first, list(found), policy),
         remarks=remarks,
     )
 
@@ -127,7 +139,15 @@ def _headline(nodes: Seen, verdicts: Found, policy: Policy, exit_status: int) ->
         yield f"Ready{seen}{', with ' + plural(len(warnings), 'warning') if warnings else ''}" + (
             f"{_without_torch(nodes)}."
         )
+    if nodes.unreachable and exit_status == 1:
+        yield f"{_silent(nodes)}."
     yield from _network(nodes, policy)
+
+
+def _silent(nodes: Seen) -> str:
+    """Who did not answer."""
+    missed = list(nodes.unreachable)
+    return f"{len(missed)} of {len(nodes) + len(missed)} nodes did not answer ({_few(missed)})"
 
 
 def _failed(verdicts: Iterable[Verdict], severity: Severity) -> List[str]:
@@ -162,6 +182,8 @@ def _cut_short(nodes: Seen, verdicts: Found) -> List[str]:
 
 def _doubt(nodes: Seen, verdicts: Found) -> str:
     """Why no verdict is possible."""
+    if nodes.unreachable:
+        return _silent(nodes)
     broken = sorted({v.check for v in verdicts if v.outcome is Outcome.BROKEN})
     cut = _cut_short(nodes, verdicts)
     if cut:

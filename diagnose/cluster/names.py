@@ -8,6 +8,8 @@ NODES_MAX = 100_000
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._:-]*[A-Za-z0-9_])?")
 """Host names, IPv4 and IPv6 addresses; never a leading "-", which a command would take for an option."""
+_GROUP = re.compile(r"@([A-Za-z0-9_.-]+:)?[A-Za-z0-9_.-]+")
+"""A node group of ClusterShell, named in full: "@gpu" or, of a source other than the default, "@slurm:gpu"."""
 _RANGE = re.compile(r"\d{1,9}(-\d{1,9}(/\d{1,9})?)?")
 
 
@@ -30,6 +32,8 @@ def _split(text: str) -> List[str]:
 
 
 def _expand(part: str, room: int) -> List[str]:
+    if part.startswith("@"):
+        return _group(part, room)
     outside = re.sub(r"\[[^\[\]]*\]", "0", part)
     ranges = [r for inner in re.findall(r"\[([^\[\]]*)\]", part) for r in inner.split(",")]
     if len(part) > 4096 or not _NAME.fullmatch(outside) or not all(_RANGE.fullmatch(r) for r in ranges):
@@ -46,6 +50,26 @@ def _expand(part: str, room: int) -> List[str]:
         return list(NodeSet(part, resolver=None))
     except NodeSetException as error:
         raise BadNodes(f"{part[:60]!r}: {error}") from None
+
+
+def _group(part: str, room: int) -> List[str]:
+    """The nodes of a group, as ClusterShell's configuration tells them."""
+    if not _GROUP.fullmatch(part):
+        raise BadNodes(f"not a node group: {part[:60]!r} (expected @group or @source:group)")
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    from ClusterShell.NodeUtils import GroupError
+
+    try:
+        nodes = NodeSet(part)
+    except (NodeSetException, GroupError) as error:
+        raise BadNodes(f"{part[:60]!r}: {error}") from None
+    if not nodes or len(nodes) > room:
+        raise BadNodes(f"{part[:60]!r}: a group of {len(nodes)} nodes")
+    names = list(nodes)
+    odd = next((name for name in names if not _NAME.fullmatch(name)), None)
+    if odd is not None:
+        raise BadNodes(f"{part[:60]!r}: not a node name: {odd[:60]!r}")
+    return names
 
 
 def _size(part: str) -> int:

@@ -67,7 +67,8 @@ class Session:
     def __init__(self, way: Way, fanout: int = FANOUT, node_limit_s: Optional[float] = None) -> None:
         """node_limit_s: how long a node may take in all, from the start of its ssh."""
         self._way, self._fanout, self._node_limit_s = way, fanout, node_limit_s
-        self._answers: "queue.SimpleQueue[Tuple[str, int, Any]]" = queue.SimpleQueue()
+        self._answers: Any = queue.SimpleQueue()
+        """(node, number of the request, answer or reason); a node without a name: the engine has ended."""
         self._clocks: Dict[str, Tuple[float, float]] = {}
         self._numbers = itertools.count(1)
         self._up = threading.Event()
@@ -81,7 +82,7 @@ class Session:
 
     def __exit__(self, *_error: Any) -> None:
         for order in (("farewell",), ("abort",)):
-            with contextlib.suppress(OSError, AttributeError):  # the engine has ended
+            with contextlib.suppress(OSError, KeyError, AttributeError):  # the engine has ended
                 self._tell(*order)
             self._thread.join(FAREWELL_S)
 
@@ -95,8 +96,8 @@ class Session:
             self._answers.put(("", 0, Reason("crashed", "the connections' engine ended")))
 
     def _tell(self, *order: Any) -> None:
-        assert self._engine is not None
-        self._engine.port.msg_send(order)
+        if self._engine is not None:
+            self._engine.port.msg_send(order)
 
     def ask(self, requests: Requests, limit_s: float) -> Dict[str, Answer]:
         """Send each node its request, all at the same time; each node's answer, or the reason why there is none."""
@@ -298,7 +299,7 @@ class _Engine(EventHandler):  # type: ignore[misc]
         reason = link.dropped or (
             Reason("timed-out", f"no answer within {self._limit_s:.3g} s")
             if timedout and self._limit_s
-            else why_it_ended(status, link.stderr.decode("utf-8", "replace"), link.greeted)
+            else why_it_ended(link.node, status, link.stderr.decode("utf-8", "replace"), link.greeted)
         )
         link.worker, link.dropped = None, reason
         for number in link.open:

@@ -71,24 +71,27 @@ _TEXTS: Dict[str, str] = {
     "under this name",
     "host-key-unknown": "its host key is not in known_hosts: log in by hand once, or let ssh-keyscan collect the keys",
     "unresolved": "its name cannot be resolved here",
-    "auth-refused": "no key of yours is let in, and a password is never asked for: see ssh-copy-id(1)",
+    "auth-refused": "it lets in none of your keys, and a password is never asked for: see ssh-copy-id(1)",
     "refused": "nothing listens at its ssh port",
     "timed-out": "no answer from its ssh port",
-    "unreachable": "no way there",
+    "unreachable": "there is no route to it, or a firewall rejects ssh",
 }
 NOT_THERE = "install ddp-doctor at the same path there, say with --remote-command how it is called, or use --push"
 
 
-def why_it_ended(status: Optional[int], stderr: str, greeted: bool) -> Reason:
-    """Why a connection ended, by ssh's or the command's exit status and its last words; None: it was cut."""
-    said = one_line(stderr)
+def why_it_ended(node: str, status: Optional[int], stderr: str, greeted: bool) -> Reason:
+    """Why a connection ended, by ssh's or the command's exit status and its last words; None: it was cut.
+
+    The text does not name the node, so that equal fates can be told together.
+    """
+    said = (one_line(stderr) or "").replace(node, "<node>")
     words = f" ({said})" if said else ""
     if status is None:
         return Reason("unreachable", f"the connection was cut{words}")
     if status == 255:
         outcome = outcome_of(status, stderr)
         lost = "the connection broke" if greeted else "ssh failed"
-        return Reason(outcome if outcome in _TEXTS else "unreachable", f"{_TEXTS.get(outcome, lost)}{words}")
+        return Reason(outcome if outcome in _TEXTS else "unreachable", _TEXTS.get(outcome, f"{lost}{words}"))
     if greeted:
         return Reason("crashed", f"ended in the middle of its work with status {status}{words}")
     if re.search(r"No such command '?\"?node", stderr):

@@ -1,7 +1,6 @@
 """Compute: the compute test of all idle GPUs, by the torch of the examined interpreter."""
 
 import json
-import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -172,7 +171,12 @@ def measure(host: Host, ask: Ask, wanted: Plan) -> List[Said]:
     """Run the test: one answer for each device. Unreadable where it did not answer, or could not be done at all."""
     options = json.dumps({**wanted._asdict(), "limit_s": TEST_LIMIT_S})
     python = pythons.find(host, ask)
-    ran = host.run("compute-test", [python.path, "-B", "-c", BOOT, options], TEST_LIMIT_S + 20.0, resources.text("bench/compute.py"))
+    ran = host.run(
+        "compute-test",
+        [python.path, "-B", "-c", BOOT, options],
+        TEST_LIMIT_S + 20.0,
+        resources.text("bench/compute.py"),
+    )
     answers = parse_answers(ran.stdout)
     if len(answers) != len(wanted.devices):
         last = redact.text((ran.stderr.strip().splitlines() or ["it printed nothing"])[-1])

@@ -338,7 +338,9 @@ def _requires_nccl(facts: Dict[str, Any]) -> bool:
 def imported(host: Host, python: Python, unread: Unread) -> Dict[str, Any]:
     """What the probe says, run by the examined interpreter in the user's own environment."""
     try:
-        ran = host.run("torch-probe", [python.path, "-B", "-", f"{IMPORT_LIMIT_S:g}"], PROBE_LIMIT_S, resources.text("probe.py"))
+        ran = host.run(
+            "torch-probe", [python.path, "-B", "-", f"{IMPORT_LIMIT_S:g}"], PROBE_LIMIT_S, resources.text("probe.py")
+        )
     except Unreadable as error:
         return _not_run(error.reason, unread)
     answers, errors = parse_answers(ran.stdout)

@@ -43,7 +43,8 @@ def _suite(node: Node, verdicts: List[Verdict], options: Options) -> xml.Element
         xml.SubElement(properties, "property", name=escape.xml(label), value=escape.xml(text))  # type: ignore[arg-type]
     if node.status != "examined":
         case = xml.SubElement(suite, "testcase", classname=escape.xml(node.name), name="node/examined", time="0")
-        xml.SubElement(case, "error", type=escape.xml(node.status), message=f"the node is {escape.xml(node.status)}")
+        why = f": {node.reason.text}" if node.reason else ""
+        xml.SubElement(case, "error", type=escape.xml(node.status), message=escape.xml(f"{node.status}{why}"))
     for verdict in verdicts:
         suite.append(_case(verdict, options))
     _count(suite, suite.iter("testcase"))

@@ -39,13 +39,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _nodes(report: Report) -> Iterator[str]:
     labels = list(dict.fromkeys(label for node in report.nodes for label in node.summary))
-    names = [node.name if node.status == "examined" else f"{node.name} ({node.status})" for node in report.nodes]
-    values = [[node.summary.get(label, "") for label in labels] for node in report.nodes]
+    examined = [node for node in report.nodes if node.status == "examined"]
+    names = [node.name for node in examined]
+    values = [[node.summary.get(label, "") for label in labels] for node in examined]
     if len(names) == 1:
         yield _table(["node", safe(names[0])], list(zip(labels, values[0])))
     elif names:
         yield _table(["node", *map(safe, labels)], [[name, *row] for name, row in zip(names, values)])
-    for node in report.nodes:
+    missed = [
+        [node.name, node.reason.text if node.reason else ""] for node in report.nodes if node.status != "examined"
+    ]
+    if missed:
+        yield _table(["not reached", "because"], missed)
+    for node in examined:
         if node.left_behind:
             yield f"Left behind on {safe(node.name)}: {safe('; '.join(node.left_behind))}"
 

@@ -41,6 +41,7 @@ def render(report: Report, options: Options) -> str:
     parts = (
         _headline(report, page),
         _header(report, page),
+        _unreachable(report, page),
         _faults(found, report, page),
         _broken(found, report, page),
         _passed(found, report, page),
@@ -105,12 +106,14 @@ def _headline(report: Report, page: _Page) -> Iterator[str]:
 
 def _header(report: Report, page: _Page) -> Iterator[str]:
     """Who was looked at: line by line, nodes with the same value together."""
-    names = [node.name for node in report.nodes]
-    noun = findings.noun(report)
+    examined = [node for node in report.nodes if node.status == "examined"]
+    names, noun = [node.name for node in examined], findings.noun(report)
+    if not names:
+        return
     yield from page.labelled(
         noun.capitalize() if len(names) == 1 else f"{len(names)} {noun}s", shortened(names), 13, "heading"
     )
-    for label, values in _header_values(report.nodes).items():
+    for label, values in _header_values(examined).items():
         for number, (value, owners) in enumerate(list(values.items())[:_HEADER_VALUES]):
             owned = "" if len(owners) == len(names) else f"{shortened(owners, _OWNERS)}: "
             yield from page.labelled("" if number else label, owned + value, 13, "heading")
@@ -122,11 +125,22 @@ def _header_values(nodes: Sequence[Node]) -> Dict[str, Dict[str, List[str]]]:
     """Label -> value -> nodes that have it."""
     found: Dict[str, Dict[str, List[str]]] = {}
     for node in nodes:
-        status = {} if node.status == "examined" else {"Status": node.status}
         left = {"Left behind": "; ".join(node.left_behind)} if node.left_behind else {}
-        for label, value in {**status, **node.summary, **left}.items():
+        for label, value in {**node.summary, **left}.items():
             found.setdefault(label, {}).setdefault(value, []).append(node.name)
     return found
+
+
+def _unreachable(report: Report, page: _Page) -> Iterator[str]:
+    """Nodes that did not answer, those for the same reason together."""
+    missed: Dict[str, List[str]] = {}
+    for node in report.nodes:
+        if node.status != "examined":
+            missed.setdefault(node.reason.text if node.reason else node.status, []).append(node.name)
+    if missed:
+        yield from page.heading("not reached")
+    for reason, names in missed.items():
+        yield from page.wrapped(f"{shortened(names)}: {reason}", "  ", " " * 4)
 
 
 def _faults(found: Sequence[Finding], report: Report, page: _Page) -> Iterator[str]:

@@ -1,0 +1,165 @@
+"""Gathering: the facts of many nodes side by side, over ssh; each as it comes, or why there is none."""
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from ddp_doctor import document
+from ddp_doctor.ask import Ask
+from ddp_doctor.cluster import hostfile as hostfiles
+from ddp_doctor.cluster import push, ssh
+from ddp_doctor.cluster.folding import shortened
+from ddp_doctor.cluster.names import BadNodes, parse_nodes
+from ddp_doctor.cluster.reached import Reached, Unreachable
+from ddp_doctor.cluster.session import FANOUT, Answer, Session
+from ddp_doctor.cluster.ssh import CONNECT_S, Way
+from ddp_doctor.facts import Reason, to_plain
+from ddp_doctor.scope import sections_in
+
+NODE_LIMIT_S = 120.0
+"""A node's facts, without samples and compute tests: importing torch from a cold shared file system is the longest."""
+DEEP_S = 240.0
+"""What the compute test may take on top (``collect.compute.TEST_LIMIT_S`` and its children)."""
+JUDGING_S = 1.0
+"""What --deadline leaves for judging and printing."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of which nodes, and how long anybody waits."""
+
+    way: Way
+    asks: Dict[str, Ask]
+    """Node, as the user wrote it -> what it is asked; in the user's order."""
+    sections: Tuple[str, ...]
+    fanout: int = FANOUT
+    node_limit_s: float = NODE_LIMIT_S
+    """For one node, from the start of its ssh."""
+    deadline_s: Optional[float] = None
+    """For all nodes."""
+
+    def limit_s(self) -> float:
+        """For all: as long as the slowest nodes may take, in as many turns as there are."""
+        turns = -(-len(self.asks) // self.fanout)
+        longest = turns * (self.node_limit_s + self.way.connect_s)
+        return longest if self.deadline_s is None else min(longest, self.deadline_s)
+
+
+def named(nodes: Sequence[str], hostfile: Optional[str], excluded: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """The nodes that are meant, each once, and what there is to remark. Raises BadNodes and OSError."""
+    names, remarks = parse_nodes(nodes), []
+    if hostfile is not None:
+        read = hostfiles.read(hostfile)
+        names = list(dict.fromkeys([*names, *read.names]))
+        if read.repeated:
+            remarks.append(f"{hostfile}: named more than once, examined once: {shortened(read.repeated)}")
+    without = set(parse_nodes(excluded))
+    left = [name for name in names if name not in without]
+    if not left:
+        raise BadNodes("no node is left to examine")
+    return left, remarks
+
+
+def plan(nodes: Sequence[str], base: Ask, options: Mapping[str, Any], scope: str) -> Plan:
+    """The plan for these nodes by the command line's options. Raises BadNodes for what ssh must not be given."""
+    asks = asks_of(replace(base, python=options["python"]), nodes)
+    return Plan(
+        way=way(options),
+        asks=asks,
+        sections=sections_in(scope),
+        fanout=options["fanout"] or FANOUT,
+        node_limit_s=options["node_timeout_s"] or node_limit_s(base),
+        deadline_s=None if options["deadline"] is None else max(0.1, options["deadline"] - JUDGING_S),
+    )
+
+
+def way(options: Mapping[str, Any]) -> Way:
+    """How the nodes are reached. Raises BadNodes."""
+    for name in ("ssh_user", "ssh_jump"):
+        if options[name] is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:,\[\]-]*", options[name]):
+            raise BadNodes(f"--{name.replace('_', '-')} {options[name]!r}: not a name")
+    for option in options["ssh_options"]:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*[ =].+", option):
+            raise BadNodes(f"--ssh-option {option!r}: expected NAME=VALUE, as in ssh_config(5)")
+    if options["push"] and options["remote_command"]:
+        raise BadNodes("--push and --remote-command exclude each other")
+    connect_s = options["connect_timeout_s"] or CONNECT_S
+    words = ssh.options(
+        options["ssh_user"], options["ssh_port"], options["ssh_jump"], options["ssh_options"], connect_s
+    )
+    if options["push"]:
+        return Way(push.command(), words, connect_s, push.archive())
+    return Way(ssh.installed(options["remote_command"]), words, connect_s)
+
+
+def node_limit_s(ask: Ask) -> float:
+    """Seconds for a node of which this is asked."""
+    return (
+        NODE_LIMIT_S + ask.sample_s + (DEEP_S if ask.compute or (ask.compute is None and ask.profile == "deep") else 0)
+    )
+
+
+def asks_of(base: Ask, nodes: Sequence[str]) -> Dict[str, Ask]:
+    """What each node is asked: the same, with its own rank where the master is one of them."""
+    ranks = {node: rank for rank, node in enumerate(ranked(base.master_addr, nodes))}
+    known = base.master_addr in ranks
+    count = base.nnodes or (len(nodes) if len(nodes) > 1 else None)
+    return {node: replace(base, nnodes=count, node_rank=ranks[node] if known else None, cwd=None) for node in nodes}
+
+
+def ranked(master: Optional[str], nodes: Sequence[str]) -> List[str]:
+    """The nodes by node rank: the master first, the others as they were named."""
+    return [*(n for n in nodes if n == master), *(n for n in nodes if n != master)]
+
+
+def reach(plan: Plan, progress: Callable[[List[str]], None]) -> List[Reached]:
+    """Every node's facts, or why there are none, in the plan's order. After Ctrl-C: what was known by then."""
+    found: Dict[str, Reached] = {}
+
+    def waiting_for(names: List[str]) -> None:
+        progress([f"{len(names)} of {len(plan.asks)} nodes: {shortened(names, 60)}"])
+
+    with contextlib.suppress(KeyboardInterrupt):
+        for node in gather(plan, waiting_for):
+            found[node.name] = node
+    interrupted = Reason("interrupted", "interrupted before it had answered")
+    return [found.get(name) or Unreachable(name, interrupted) for name in plan.asks]
+
+
+def gather(plan: Plan, waiting_for: Optional[Callable[[List[str]], None]] = None) -> Iterator[Reached]:
+    """The same, each as it comes."""
+    requests = {node: _request(plan, ask) for node, ask in plan.asks.items()}
+    reader = document.Reader()
+    with Session(plan.way, plan.fanout, plan.node_limit_s) as session:
+        for node, answer in session.stream(requests, plan.limit_s(), last=True, waiting_for=waiting_for):
+            yield reached(node, answer, session.clock(node), reader)
+
+
+def _request(plan: Plan, ask: Ask) -> Dict[str, Any]:
+    patience_s = plan.node_limit_s - min(5.0, plan.node_limit_s / 4)  # what it knows by then, it can still send
+    if plan.deadline_s is not None:
+        patience_s = min(patience_s, plan.deadline_s * 3 / 4)
+    return {
+        "do": "facts",
+        "ask": to_plain(ask),
+        "sections": plan.sections,
+        "deadline_s": patience_s,
+        "limit_s": plan.node_limit_s,
+        "via": "ssh",
+    }
+
+
+def reached(node: str, answer: Answer, clock: Optional[Tuple[float, float]], reader: document.Reader) -> Reached:
+    """A node's answer to a request for facts, typed."""
+    if isinstance(answer, Reason):
+        return Unreachable(node, answer)
+    how = answer.get("how")
+    if clock is not None and isinstance(how, dict):
+        how = {**how, "clock_offset_s": round(clock[0], 6), "clock_error_s": round(clock[1], 6)}
+    plain = {"reasons": {}, **answer, "name": node, "how": how}
+    try:
+        return reader.facts(json.dumps(plain).encode("ascii")) or document.facts_collected(plain)
+    except (document.BadDocument, TypeError, ValueError) as error:
+        return Unreachable(node, Reason("unreadable", f"its facts cannot be read: {error}"))
