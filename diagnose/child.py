@@ -190,6 +190,11 @@ def end_groups() -> None:
     _groups.clear()
 
 
+def first_pid() -> int:
+    """The process that all others were forked from, one by another."""
+    return _owner
+
+
 @atexit.register
 def _end_own_groups() -> None:
     """A process that ends in whatever way leaves none behind; one forked from it by others has none of its own."""

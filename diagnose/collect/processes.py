@@ -7,8 +7,9 @@ lines are never read.
 import os
 import re
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
 
+from ddp_doctor import child
 from ddp_doctor.ask import Ask
 from ddp_doctor.facts import Process, Processes, Reason, Unread
 from ddp_doctor.host import Host, optional
@@ -74,12 +75,24 @@ def look(devices: "re.Pattern[str]" = DEVICES, sleep: Callable[[float], None] = 
         sleep(BETWEEN_LOOKS_S)
     again = {seen.pid: _seen(str(seen.pid)) for seen in first}
     blocked = [seen for seen in first if _same(again[seen.pid], seen)]
+    zombies = [seen for seen in processes if seen.state == "Z" and seen.parent not in _own(processes)]
     return {
         "blocked": [_plain(seen, devices) for seen in blocked[:MAX_NAMED]],
-        "zombies": [_plain(seen, None) for seen in processes if seen.state == "Z"][:MAX_NAMED],
+        "zombies": [_plain(seen, None) for seen in zombies[:MAX_NAMED]],
         "holding": _holding(processes, devices),
         "hidden": not any(seen.pid == 1 for seen in processes),
     }
+
+
+def _own(processes: List[Seen]) -> Set[int]:
+    """This process and those that forked it, up to the doctor's first: what has ended below them is being collected."""
+    parents, pid, own = {seen.pid: seen.parent for seen in processes}, os.getpid(), set()
+    while pid > 1 and pid not in own:
+        own.add(pid)
+        if pid == child.first_pid():
+            break
+        pid = parents.get(pid, 0)
+    return own
 
 
 def _same(now: Optional[Seen], before: Seen) -> bool:

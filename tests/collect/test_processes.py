@@ -61,12 +61,24 @@ def go_on(pid):
         os.kill(int(child), 9)
 
 
+NEGLIGENT = """
+import os, sys
+pid = os.fork()
+if pid == 0: os._exit(0)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+print(pid, flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def zombie():
-    started = subprocess.Popen([sys.executable, "-c", ""])
-    until(lambda: state_of(started.pid) == "Z")
-    yield started.pid
-    started.wait()
+    """(pid of a process that has ended, its parent, which does not collect it)."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", NEGLIGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield int(parent.stdout.readline()), parent.pid
+    parent.communicate("")
 
 
 def test_a_process_in_state_d_in_two_looks_is_told(blocked):
@@ -85,9 +97,17 @@ def test_one_that_went_on_between_the_looks_is_not(blocked):
 
 
 def test_a_zombie_is_told_with_its_parent(zombie):
-    (found,) = [p for p in processes.read(Host(), Ask()).zombies if p.pid == zombie]
-    assert (found.parent, found.state, found.devices) == (os.getpid(), "Z", None)
+    pid, parent = zombie
+    (found,) = [p for p in processes.read(Host(), Ask()).zombies if p.pid == pid]
+    assert (found.parent, found.state, found.devices) == (parent, "Z", None)
     assert found.unread["devices"].kind == "not-applicable"
+
+
+def test_children_of_the_doctor_that_have_just_ended_are_none():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: state_of(ended.pid) == "Z")
+    assert ended.pid not in [p.pid for p in processes.read(Host(), Ask()).zombies]
+    ended.wait()
 
 
 def test_who_holds_a_device_node_is_told():
