@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any, NoReturn, Optional
 
+USAGE = 2
+"""Exit status for wrong usage, for input that cannot be used, and for a file that cannot be written."""
 UNSURE = 3
 """Exit status where no verdict is possible."""
 SAME_S = 1.0

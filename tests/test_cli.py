@@ -48,6 +48,8 @@ def test_exit_status(facts, options, status):
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
+        (["run", "--deadline", "nan"], 2),
+        (["run", "--sample", "nan"], 2),
         (["run", "--facts", "none.json"], 2),
         (["run", "--exit-style", "nagios", "--facts", "none.json"], 3),
         (["run", "--exit-style=nagios", "--no-such-option"], 3),

@@ -7,12 +7,12 @@ from typing import List, Optional
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.config import Config
-from ddp_doctor.escape import terminal
 from ddp_doctor.host import Host
 from ddp_doctor.model import Severity
+from ddp_doctor.process import USAGE, complain
 from ddp_doctor.registry import Check
 from ddp_doctor.units import plural
-from ddp_doctor.watch import loop
+from ddp_doctor.watch import loop, prometheus
 from ddp_doctor.watch.findings import Findings
 from ddp_doctor.watch.looks import Looks
 
@@ -27,19 +27,24 @@ class Where:
 
 def plan(interval_s: float, duration: Optional[str]) -> loop.Plan:
     """Raises BadTime."""
-    return loop.Plan(interval_s, loop.duration_s(duration) if duration else None)
+    return loop.Plan(interval_s, None if duration is None else loop.duration_s(duration))
 
 
 def run(
     host: Host, checks: List[Check], config: Config, wanted: loop.Plan, where: Where, fail_on: Optional[Severity]
 ) -> int:
-    """Watch; 0 when nothing arose at or above ``fail_on`` (a warning when it is None), else 1. Raises OSError."""
+    """Watch; 0 when nothing arose at or above ``fail_on`` (a warning when it is None), else 1; USAGE where it cannot be
+    told to ``where``. Raises OSError."""
+    refused = None if where.prometheus is None else prometheus.refusal(where.prometheus)
+    if refused:
+        complain(f"--prometheus {where.prometheus or 'with no name'}: {refused}")
+        return USAGE
     looks = Looks(host, Ask(nnodes=config.policy.nnodes))
     try:
         findings = Findings(checks, config, looks.at_start)
         _greet(findings, looks)
         tells = [loop.to_lines(sys.stdout) if where.as_lines else loop.to_terminal(sys.stdout, findings)]
-        if where.prometheus:
+        if where.prometheus is not None:
             tells.append(loop.to_prometheus(where.prometheus, findings))
         with contextlib.suppress(BrokenPipeError):  # | head has what it wanted
             loop.watch(looks, findings, wanted, tells)
@@ -56,12 +61,6 @@ def _greet(findings: Findings, looks: Looks) -> None:
     known = len(findings.lasting)
     if known:
         found = plural(known, "finding")
-        _say(f"{found} at the start, which ddp-doctor run explains; only what arises from now on is told")
+        complain(f"{found} at the start, which ddp-doctor run explains; only what arises from now on is told")
     if looks.kernel_reason:
-        _say(f"the kernel's log is not watched, so no Xid is seen: {looks.kernel_reason.text}")
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"ddp-doctor: {terminal(text)}\n")
-        sys.stderr.flush()
+        complain(f"the kernel's log is not watched, so no Xid is seen: {looks.kernel_reason.text}")

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, List, Optional, TextIO
 
+from ddp_doctor import process
 from ddp_doctor.facts import NodeFacts
 from ddp_doctor.watch import BadTime, lines, metrics, prometheus, screen
 from ddp_doctor.watch.findings import Findings, News
@@ -82,9 +83,16 @@ def to_terminal(stream: TextIO, findings: Findings) -> Tell:
 
 
 def to_prometheus(path: str, findings: Findings) -> Tell:
-    """The text file, written anew for each look. Raises OSError."""
+    """The text file, written anew for each look. When it cannot be, and when it can be again, is said once."""
+    trouble = [""]
 
     def tell(facts: NodeFacts, _news: News) -> None:
-        prometheus.write(path, prometheus.render(metrics.samples(facts, findings)))
+        before, trouble[0] = trouble[0], ""
+        try:
+            prometheus.write(path, prometheus.render(metrics.samples(facts, findings)))
+        except OSError as error:  # a disk that is full now need not be so at the next look
+            trouble[0] = f"cannot be written: {error.strerror}; it is tried again at each look"
+        if trouble[0] != before:
+            process.complain(f"{path}: {trouble[0] or 'is written again'}")
 
     return tell

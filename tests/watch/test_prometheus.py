@@ -4,7 +4,7 @@ import os
 import stat
 
 import pytest
-from ddp_doctor.watch.prometheus import Family, Sample, render, write
+from ddp_doctor.watch.prometheus import Family, Sample, refusal, render, write
 
 USED = Family("gpu_memory_used_bytes", "gauge", "Memory in use.")
 ERRORS = Family("rdma_port_errors_total", "counter", "Errors\nof a port.")
@@ -54,3 +54,39 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
         write(str(tmp_path), "x")
     assert os.listdir(tmp_path.parent).count(tmp_path.name) == 1
     assert [name for name in os.listdir(tmp_path.parent) if name.startswith(".ddp-doctor-")] == []
+
+
+def no_file(path, kind):
+    """Something at ``path`` that is no regular file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        os.symlink("elsewhere", path)
+    else:
+        os.mkdir(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_what_is_no_file_is_never_replaced(tmp_path, kind):
+    path = str(tmp_path / "x.prom")
+    no_file(path, kind)
+    before = os.lstat(path)
+    assert kind in refusal(path)
+    with pytest.raises(OSError, match=kind) as caught:
+        write(path, "new\n")
+    assert caught.value.filename == path
+    assert os.lstat(path) == before
+    assert os.listdir(tmp_path) == ["x.prom"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("", "must end in .prom"), ("x.txt", "must end in .prom"), ("no/folder/x.prom", "No such file"), ("new.prom", None),
+     ("old.prom", None)],
+)  # fmt: skip
+def test_where_a_file_can_be_written(tmp_path, name, says):
+    (tmp_path / "old.prom").write_text("old\n")
+    refused = refusal(str(tmp_path / name) if name else "")
+    assert (says in refused) if says else refused is None
+    assert os.listdir(tmp_path) == ["old.prom"]
+    assert (tmp_path / "old.prom").read_text() == "old\n"

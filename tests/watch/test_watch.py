@@ -333,13 +333,42 @@ def test_the_command_writes_lines_and_a_text_file(tmp_path):
         (("--for", "soon"), "not a time such as 90s"),
         (("--interval", "0"), "--interval"),
         (("--select", "no/such"), "no check is called"),
-        (("--for", "1s", "--interval", "1", "--prometheus", "/no/such/folder/x.prom"), "No such file"),
+        (("--for", ""), "not a time such as 90s"),
+        (("--interval", "nan"), "not a number of seconds"),
     ],
 )
 def test_wrong_usage_is_a_sentence(arguments, says):
     done = doctor("watch", *arguments)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/no/such/folder/x.prom", "ddp-doctor: --prometheus /no/such/folder/x.prom: cannot be written: No such file"),
+        ("", "ddp-doctor: --prometheus with no name: its name must end in .prom"),
+    ],
+)
+def test_a_place_where_nothing_can_be_written_is_refused_before_the_first_look(path, says):
+    done = doctor("watch", "--for", "1s", "--interval", "1", "--prometheus", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(says)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_written_for_a_while_is_complained_of_once(tmp_path, capsys):
+    path = tmp_path / "folder" / "x.prom"
+    tell = loop.to_prometheus(str(path), findings())
+    tell(LOOK, News())
+    tell(LOOK, News())
+    path.parent.mkdir()
+    tell(LOOK, News())
+    tell(LOOK, News())
+    assert path.exists()
+    first, second = capsys.readouterr().err.splitlines()
+    assert "x.prom: cannot be written: No such file" in first
+    assert second.endswith("x.prom: is written again")
 
 
 @pytest.mark.slow
