@@ -4,6 +4,7 @@ import re
 from typing import List, Optional, Sequence, Tuple
 
 from ddp_doctor.facts import Gpu, Gpus, Launch, Os, PciGpu
+from ddp_doctor.numerals import whole
 from ddp_doctor.policy import Policy
 from ddp_doctor.versions import release
 
@@ -66,7 +67,7 @@ def chosen(visible_devices: Optional[str]) -> Optional[Tuple[str, ...]]:
         return None
     names = []
     for name in (part.strip() for part in visible_devices.split(",")):
-        if not name or name.startswith("-") or not (name.isdigit() or name.upper().startswith(("GPU-", "MIG-"))):
+        if whole(name) is None and not name.upper().startswith(("GPU-", "MIG-")):
             break  # CUDA ignores the first invalid entry and all that follow (CUDA programming guide)
         names.append(name)
     return tuple(names)

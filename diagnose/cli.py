@@ -607,9 +607,11 @@ def _node(name: Optional[str]) -> Optional[str]:
 
 
 def _endpoint(text: str) -> Tuple[str, int]:
+    from ddp_doctor.collect.master import is_port
+
     host, _, port = text.rpartition(":")
     name = _node(host.strip("[]"))
-    if not name or not port.isdigit() or not 0 < int(port) < 65536:
+    if not name or not is_port(port):
         raise click.UsageError(f"--reach {_printable(text)!r}: expected HOST:PORT")
     return name, int(port)
 

@@ -9,6 +9,8 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 from ddp_doctor.facts import Counter, Rates, Reason
 
+_MOST_BITS = 64
+"""The kernel, NVML and the InfiniBand specification have none that are wider; of a width beyond it nothing is known."""
 _COMMON_BITS = 32
 """Width at which a counter of unknown width may begin anew: many drivers still count in unsigned int."""
 
@@ -62,11 +64,11 @@ def _backwards(first: int, second: int, most: Optional[int]) -> Change:
 
 
 def maximum(counter: Counter) -> Optional[int]:
-    """The largest number that fits its width; None where that is 64 bits or not known.
+    """The largest number that fits its width; None where its width is not known.
 
     A number that does not fit shows that this driver counts in a wider one.
     """
-    if not counter.bits:
+    if counter.bits is None or not 0 < counter.bits <= _MOST_BITS:
         return None
     most = 2**counter.bits - 1
     return most if max(counter.first or 0, counter.second or 0) <= most else None

@@ -25,6 +25,11 @@ def plural(number: int, noun: str, more: str = "") -> str:
     return f"{number} {noun if number == 1 else more or noun + 's'}"
 
 
+def times(number: int) -> str:
+    """Once, 3 times."""
+    return "once" if number == 1 else f"{number} times"
+
+
 def seconds(duration_s: float) -> str:
     """3.2 s, 4 min, 3 h, 12 days."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):

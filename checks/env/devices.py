@@ -8,6 +8,7 @@ from ddp_doctor.checks._job import ranks_here
 from ddp_doctor.checks.env._settings import is_value, one, said
 from ddp_doctor.facts import Env, Gpus, Launch, Variable
 from ddp_doctor.model import Reading, Severity, check, known
+from ddp_doctor.numerals import whole
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
 
@@ -90,7 +91,7 @@ def gpu_list_cut(env: Env, gpus: Optional[Gpus] = None) -> Iterator[Reading]:
 
 
 def _kind(entry: str) -> str:
-    return "index" if entry.isdigit() else entry[:3].upper()
+    return "index" if whole(entry) is not None else entry[:3].upper()
 
 
 def _whole(gpus: Optional[Gpus]) -> Sequence[str]:
@@ -104,13 +105,10 @@ def _whole(gpus: Optional[Gpus]) -> Sequence[str]:
 def _is_here(entry: str, gpus: Optional[Gpus]) -> bool:
     """Is there such a GPU? True where that is not known."""
     uuids = _whole(gpus)
-    if not uuids or _kind(entry) == "MIG" or (not entry.isdigit() and not all(uuids)):
+    if not uuids or _kind(entry) == "MIG" or (_kind(entry) != "index" and not all(uuids)):
         return True
-    return (
-        len(entry) < 10 and int(entry) < len(uuids)
-        if entry.isdigit()
-        else any(u.lower().startswith(entry.lower()) for u in uuids)
-    )
+    index = whole(entry)
+    return any(u.lower().startswith(entry.lower()) for u in uuids) if index is None else index < len(uuids)
 
 
 def _have(gpus: Optional[Gpus]) -> str:

@@ -6,6 +6,7 @@ from typing import Dict, Optional, Sequence, Tuple
 from ddp_doctor.collect.mounts import MOUNTINFO, MountLine, parse_mountinfo
 from ddp_doctor.facts import UNLIMITED, Reason
 from ddp_doctor.host import Host
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 V1_UNLIMITED = 2**62
@@ -89,9 +90,10 @@ def parse_limit(text: str) -> int:
     """A limit as memory.max, memory.limit_in_bytes or pids.max hold it; UNLIMITED for none. Raises Unreadable."""
     if text == "max":
         return UNLIMITED
-    if not text.isascii() or not text.isdigit() or len(text) > 20:
+    limit = whole(text)
+    if limit is None:
         raise Unreadable(Reason("unreadable", f"cgroup limit {text[:40]!r} is no number"))
-    return UNLIMITED if int(text) >= V1_UNLIMITED else int(text)
+    return UNLIMITED if limit >= V1_UNLIMITED else limit
 
 
 def smallest(host: Host, place: Group, name: str) -> Tuple[int, str]:

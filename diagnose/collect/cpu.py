@@ -8,6 +8,7 @@ from ddp_doctor.collect.cgroup import group, values
 from ddp_doctor.collect.numbers import labelled, parse_cpu_list, read_number
 from ddp_doctor.facts import UNLIMITED, Cpu, MemoryController, Reason, Unread
 from ddp_doctor.host import Host, optional
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 CPUINFO_LIMIT_BYTES = 16 * 2**20
@@ -136,9 +137,10 @@ def parse_places(cpuinfo: str) -> Tuple[List[int], List[int]]:
     packages: Dict[str, int] = {}
     for block in cpuinfo.split("\n\n"):
         number, package, core = (labelled(block, label) or "" for label in ("processor", "physical id", "core id"))
-        if number.isdigit() and package and core:
-            cores.setdefault((package, core), int(number))
-            packages.setdefault(package, int(number))
+        processor = whole(number)
+        if processor is not None and package and core:
+            cores.setdefault((package, core), processor)
+            packages.setdefault(package, processor)
     return list(cores.values()), list(packages.values())
 
 

@@ -15,6 +15,7 @@ from ddp_doctor.collect.kernel_lines import LINE_LIMIT, Line, fault_lines, fault
 from ddp_doctor.collect.numbers import labelled
 from ddp_doctor.facts import KernelEvent, KernelLog, Reason
 from ddp_doctor.host import Host, optional
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 LIMIT_S = 12.0
@@ -128,7 +129,7 @@ def _boot(host: Host) -> Optional[float]:
     """Unix time of boot, as /proc/stat says."""
     text = optional(lambda: host.read("/proc/stat", limit_bytes=2**24), {}, "")
     found = labelled(text.replace("btime ", "btime: ") if text else "", "btime")
-    return float(found) if found and found.isdigit() else None
+    return whole(found, 12) if found else None
 
 
 def _first(host: Host, ask: Ask, why: List[Reason]) -> Optional[Seen]:

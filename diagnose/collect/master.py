@@ -4,6 +4,7 @@ from typing import Optional, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.host import Host
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 DEFAULT_PORT = 29500
@@ -26,4 +27,4 @@ def master(host: Host, ask: Ask) -> Tuple[Optional[str], Optional[int]]:
 
 def is_port(text: str) -> bool:
     """Is ``text`` a TCP port number?"""
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+    return 0 < (whole(text, 5) or 0) < 65536

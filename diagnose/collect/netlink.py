@@ -12,6 +12,8 @@ import socket
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from ddp_doctor.numerals import whole
+
 _REQUEST, _DUMP = 0x1, 0x300
 _ERROR, _DONE = 2, 3
 _GETLINK, _GETADDR, _GETROUTE, _GETNEIGH = 18, 22, 26, 30
@@ -135,8 +137,8 @@ def _parsed(ip: str) -> Tuple[int, bytes, int]:
     """(family, packed address, interface index of its scope). Raises OSError for what is no address."""
     plain, _, scope = ip.partition("%")
     family = socket.AF_INET6 if ":" in plain else socket.AF_INET
-    index = int(scope) if scope.isdigit() else socket.if_nametoindex(scope) if scope else 0
-    return int(family), socket.inet_pton(family, plain), index
+    index = whole(scope, 10) if scope else 0
+    return int(family), socket.inet_pton(family, plain), socket.if_nametoindex(scope) if index is None else index
 
 
 def _address(family: int, packed: Optional[bytes]) -> Optional[str]:

@@ -8,9 +8,12 @@ from xml.etree import ElementTree
 from ddp_doctor.collect.nvlink import fabric_of_words
 from ddp_doctor.collect.pci import address
 from ddp_doctor.facts import Reason
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 ARGV = ("nvidia-smi", "-q", "-x")
+MOST_CHARACTERS = 200
+"""Longer than any name or value."""
 LIMIT_S = 30.0
 """It wakes GPUs one after the other, 1 to 3 s each without persistence (reference/wards.md): 8 of them in 24 s."""
 
@@ -50,12 +53,22 @@ def report(elements: List[ElementTree.Element], error: Optional[str]) -> Plain:
     answer: Plain = {"gpus": [parse_gpu(index, element) for index, element in enumerate(cards)], "error": error}
     for name, tag in (("driver", "driver_version"), ("cuda", "cuda_version")):
         values = [(element.text or "").strip() for element in elements if element.tag == tag]
-        version = re.match(r"\d[\d.]*", values[0]) if values else None  # R610 adds "[Deprecated; will be removed ...]"
+        version = (
+            re.match(r"\d[\d.]{0,40}", values[0]) if values else None
+        )  # R610 adds "[Deprecated; will be removed ...]"
         answer[name] = version.group() if version else None
-    attached = next((element.text or "" for element in elements if element.tag == "attached_gpus"), "")
-    if not error and attached.isdigit() and int(attached) != len(cards):
-        answer["error"] = f"nvidia-smi -q: says that {attached} GPUs are attached, and lists {len(cards)}"
+    answer["error"] = error or _miscounted(elements, len(cards))
     return answer
+
+
+def _miscounted(elements: List[ElementTree.Element], listed: int) -> Optional[str]:
+    """What "attached_gpus" says, where it does not say how many are listed."""
+    said = next(((element.text or "").strip() for element in elements if element.tag == "attached_gpus"), None)
+    if said is None or whole(said) == listed:
+        return None
+    if whole(said) is None:
+        return f"nvidia-smi -q: how many GPUs are attached is no number: {said[:40]!r}"
+    return f"nvidia-smi -q: says that {said} GPUs are attached, and lists {listed}"
 
 
 def complaint(text: str) -> Plain:
@@ -93,7 +106,7 @@ def _events(parser: "ElementTree.XMLPullParser") -> List[Any]:
 
 def parse_gpu(index: int, card: ElementTree.Element) -> Plain:
     """Plain ``Gpu`` data of one <gpu>."""
-    gpu: Plain = {"index": index, "unsupported": [], "unread": {}, "pci": address(card.get("id", ""))}
+    gpu: Plain = {"index": index, "unsupported": [], "unread": {}, "pci": address(card.get("id", "")[:64])}
     for name, read in READINGS.items():
         try:
             gpu[name] = read(card)
@@ -116,7 +129,7 @@ def _text(card: ElementTree.Element, *paths: str) -> str:
     missing = _Missing("absent", f"no <{paths[0]}> in the output of this version")
     for path in paths:
         try:
-            return _value((_innermost(card, path).text or "").strip())
+            return _value((_innermost(card, path).text or "").strip()[:MOST_CHARACTERS])
         except _Missing as error:
             missing = missing if error.kind == "absent" else error
     raise missing
@@ -174,7 +187,7 @@ def _integer(text: str) -> int:
 
 def _bytes(text: str) -> int:
     """nvidia-smi writes MiB."""
-    found = re.fullmatch(r"(\d+) MiB", text)
+    found = re.fullmatch(r"([0-9]{1,12}) MiB", text)
     if not found:
         raise ValueError(text)
     return int(found.group(1)) << 20
@@ -205,7 +218,9 @@ def _includes_reserve(card: ElementTree.Element) -> bool:
 def _fabric(card: ElementTree.Element) -> Plain:
     """The GPU's registration with the NVLink fabric: since R525, and N/A on a GPU that has none."""
     _text(card, "fabric/state")
-    return fabric_of_words({item.tag: item.text or "" for item in card.iterfind("fabric//*") if not len(item)})
+    return fabric_of_words(
+        {item.tag: (item.text or "")[:MOST_CHARACTERS] for item in card.iterfind("fabric//*") if not len(item)}
+    )
 
 
 def _untold(what: str) -> Callable[[ElementTree.Element], Any]:
@@ -224,7 +239,11 @@ def _throttle(card: ElementTree.Element) -> List[str]:
         if block is not None:
             _value((block.text or "").strip() or "-")
             prefix = f"clocks_{word}_reason_"
-            return [item.tag.replace(prefix, "") for item in block if (item.text or "").strip() == "Active"]
+            return [
+                item.tag.replace(prefix, "")[:MOST_CHARACTERS]
+                for item in block
+                if (item.text or "").strip() == "Active"
+            ]
     raise _Missing("absent", "no <clocks_event_reasons> in the output of this version")
 
 
@@ -323,7 +342,7 @@ def _processes(card: ElementTree.Element) -> List[Plain]:
         raise _Missing("absent", "no <processes> in the output of this version")
     _value((block.text or "").strip() or "-")
     rows = [{item.tag: (item.text or "").strip() for item in row} for row in block.findall("process_info")]
-    return [_process(row) for row in rows if row.get("pid", "").isdigit()]
+    return [_process(row) for row in rows if whole(row.get("pid", ""), 10) is not None]
 
 
 def _process(row: Dict[str, str]) -> Plain:
@@ -331,12 +350,12 @@ def _process(row: Dict[str, str]) -> Plain:
         (kind for letter, kind in (("M", "mps"), ("C", "compute")) if letter in row.get("type", "C")), "graphics"
     )
     words = row.get("process_name", "").split()
-    name = words[0].rsplit("/", 1)[-1] if words and not words[0].startswith(("[", "N/A")) else None
+    name = words[0].rsplit("/", 1)[-1][:MOST_CHARACTERS] if words and not words[0].startswith(("[", "N/A")) else None
     memory = row.get("used_memory", "")
     return {
         "pid": int(row["pid"]),
         "name": name,
-        "used_bytes": _bytes(memory) if re.fullmatch(r"\d+ MiB", memory) else None,
+        "used_bytes": _bytes(memory) if re.fullmatch(r"[0-9]{1,12} MiB", memory) else None,
         "kind": kind,
     }
 

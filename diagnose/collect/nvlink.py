@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 from ddp_doctor.collect.pci import address
 from ddp_doctor.facts import GpuFabric, NvLink, Reason
+from ddp_doctor.numerals import whole
 
 Plain = Dict[str, Any]
 Key = Tuple[int, int]
@@ -258,8 +259,9 @@ def fabric_of_words(words: Dict[str, str]) -> Plain:
         plain["status"] = "success" if said["status"].lower() == "success" else said["status"]
     if "clusterUuid" in said:
         plain["cluster_uuid"] = said["clusterUuid"].lower() if said["clusterUuid"].strip("0-") else ""
-    if said.get("cliqueId", "").isdigit():
-        plain["clique_id"] = int(said["cliqueId"])
+    clique = whole(said.get("cliqueId", ""))
+    if clique is not None:
+        plain["clique_id"] = clique
     if "summary" in said:
         plain["health"] = said["summary"].lower().replace(" ", "_")
     if any(name in said for name in (*_WORDS, "incorrect_configuration")):

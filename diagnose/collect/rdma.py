@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import flow, verbs
@@ -10,6 +10,7 @@ from ddp_doctor.collect.cuda import SYSTEM, cached_libraries, parse_library_path
 from ddp_doctor.collect.interfaces import driver_and_pci, numa_of, parse_uevent
 from ddp_doctor.facts import PKEY_ROWS, DeviceNode, Gid, Rdma, RdmaDevice, RdmaPort, Reason, Unread
 from ddp_doctor.host import Host, optional
+from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 LIMIT_S = 20.0
@@ -135,8 +136,12 @@ def _ports(host: Host, path: str, unread: Unread) -> Optional[Tuple[RdmaPort, ..
     names = optional(lambda: host.list(f"{path}/ports"), unread, "ports")
     if names is None:
         return None
-    numbers = sorted(int(name) for name in names if name.isdigit() and len(name) < 6)
-    return tuple(_port(host, path, number) for number in numbers)
+    return tuple(_port(host, path, number) for number in _numbered(names))
+
+
+def _numbered(names: Iterable[str]) -> List[int]:
+    """The numbers among the names in a folder, in order."""
+    return sorted(number for number in (whole(name, 5) for name in names) if number is not None)
 
 
 def _port(host: Host, device: str, number: int) -> RdmaPort:
@@ -172,7 +177,7 @@ def _pkeys(host: Host, path: str, unread: Unread) -> Optional[Tuple[str, ...]]:
     names = optional(lambda: host.list(f"{path}/pkeys"), unread, "pkeys")
     if names is None:
         return None
-    rows = sorted(int(name) for name in names if name.isdigit() and len(name) < 6)[:PKEY_ROWS]
+    rows = _numbered(names)[:PKEY_ROWS]
     keys = [optional(lambda r=row: host.read(f"{path}/pkeys/{r}").strip(), unread, "pkeys") for row in rows]  # type: ignore[misc]
     if None in keys:
         return None
@@ -223,7 +228,7 @@ def _gids(host: Host, path: str) -> Tuple[Gid, ...]:
 
     Rows are freed and used again, so that empty ones stand between others: the table is read to its end.
     """
-    rows = sorted(int(row) for row in host.list(f"{path}/gids") if row.isdigit() and len(row) < 6)
+    rows = _numbered(host.list(f"{path}/gids"))
     found = ((row, optional(lambda r=row: host.read(f"{path}/gids/{r}").strip(), {}, "gid")) for row in rows)  # type: ignore[misc]
     return tuple(_gid(host, path, row, gid) for row, gid in found if gid and not _EMPTY_GID.fullmatch(gid))
 

@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from ddp_doctor.collect.pci import address
+from ddp_doctor.numerals import whole
 from ddp_doctor.units import plural
 from ddp_doctor.versions import at_least
 
@@ -26,6 +27,8 @@ _COMPUTE = {
     "Prohibited": "prohibited",
 }
 _ERROR = "ERR!"
+_MAX_LINE = 400
+"""The table is 80 to 140 characters wide; a line without end costs its patterns the square of its length."""
 MIB = 2**20
 
 
@@ -36,7 +39,7 @@ def recognises(text: str) -> bool:
 def parse(text: str) -> Plain:
     """driver, cuda, gpus as plain ``Gpu`` data, and ``error`` where the table ends before its list of processes."""
     _, driver, cuda, below = _HEAD.split(text, maxsplit=1)
-    lines = below.split("\n")
+    lines = [line[:_MAX_LINE] for line in below.split("\n")]
     end = next((n for n, line in enumerate(lines) if "NVIDIA-SMI" in line), len(lines))
     gpus = _gpus(lines[:end], driver)
     start = next((n for n, line in enumerate(lines[:end]) if "Processes:" in line), None)
@@ -96,7 +99,8 @@ def _gpu(
     gpu: Plain = {"index": int(index), "pci": address(pci), "unsupported": [], "unread": {}}
     gpu.update({} if name.endswith("...") or _ERROR in name else {"name": name})
     gpu.update({"persistence": persistence == "On"} if persistence in ("On", "Off") else {})
-    gpu.update({"ecc_uncorrected_volatile": int(ecc), "ecc_mode": True} if ecc.isdigit() else {})
+    errors = whole(ecc)
+    gpu.update({} if errors is None else {"ecc_uncorrected_volatile": errors, "ecc_mode": True})
     gpu.update({"ecc_mode": False} if ecc == "Off" else {})
     if ecc == "N/A":
         gpu["unsupported"] += ["ecc_mode", "ecc_uncorrected_volatile"]

@@ -11,7 +11,8 @@ from xml.etree.ElementTree import Element, SubElement
 HEAD = "NVSMI LOG"
 """The report begins with "==============NVSMI LOG==============" in every driver."""
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
-_LINE = re.compile(r"( *)(\S.*?) *(?::(?: (.*))?)?$")
+_MAX_LINE = 400
+"""Titles and values are shorter."""
 _DEEPEST = 12
 
 _TAGS: Dict[Tuple[str, str], str] = {
@@ -89,17 +90,19 @@ def _lines(text: str) -> Iterator[Tuple[int, str, Optional[str]]]:
     """(indentation, title, value or None for a heading) of each line after the report's head."""
     begun = text.find(HEAD)
     for line in text[begun:].split("\n")[1:] if begun >= 0 else ():
-        found = _LINE.match(line[:400])
         if line.startswith("#") or HEAD in line:  # another command's output follows
             return
-        if found and found.group(2):
-            value = found.group(3) if ":" in line and not _GPU.match(line) else None
-            yield len(found.group(1)), _title(line, found.group(2)), value
+        words = line[:_MAX_LINE].lstrip(" ")
+        if words.strip():
+            yield (min(len(line), _MAX_LINE) - len(words), *_title_and_value(words))
 
 
-def _title(line: str, title: str) -> str:
-    """A GPU's address has colons of its own."""
-    return line.strip() if _GPU.match(line) else title
+def _title_and_value(words: str) -> Tuple[str, Optional[str]]:
+    """What stands before and behind ": "; a heading has no value, and a GPU's address has colons of its own."""
+    if _GPU.match(words):
+        return words.strip(), None
+    title, colon, value = words.partition(": ")
+    return (title.rstrip(), value) if colon else (words.rstrip().rstrip(":").rstrip(), None)
 
 
 def _process(processes: Element, pid: str) -> Element:

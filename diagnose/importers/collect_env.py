@@ -308,7 +308,7 @@ def _listed_gpus(report: Report, unread: Unread) -> Optional[Tuple[Gpu, ...]]:
 
 def _parsed_gpus(lines: List[str], unread: Unread) -> Optional[Tuple[Gpu, ...]]:
     found: Dict[int, Tuple[str, str]] = {}
-    for line in lines[: 16 * _MAX_GPUS]:
+    for line in (line[: 2 * _MAX_CHARACTERS] for line in lines[: 16 * _MAX_GPUS]):
         gpu = re.fullmatch(r"GPU (\d{1,4}): (\S.*?)(?: \(UUID: [^)]*\))?", line)
         if gpu:
             found[int(gpu.group(1))] = (gpu.group(2)[:_MAX_CHARACTERS], "")

@@ -6,12 +6,14 @@ recorded, never healthy.
 
 import re
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Dict, Optional
 
 from ddp_doctor.collect import gpus as collecting
 from ddp_doctor.collect import nvidia_smi
 from ddp_doctor.facts import SECTIONS, Gpu, Gpus, How, NodeFacts, Reason, Unread
 from ddp_doctor.importers import BadReport, _smi_table, _smi_text, section
+from ddp_doctor.units import times
 from ddp_doctor.unreadable import Unreadable
 
 TITLE = "output of nvidia-smi"
@@ -19,7 +21,9 @@ VIA = "nvidia_smi"
 
 Plain = Dict[str, Any]
 
-_XML = re.compile(r"(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE nvidia_smi_log[^>]*>\s*)?<nvidia_smi_log\b")
+_XML, _XML_END = re.compile(r"<nvidia_smi_log\b"), "</nvidia_smi_log>"
+"""What stands before it names a DTD, which is never fetched, and says nothing of the GPUs."""
+_ONE_GPU = re.compile(r"<gpu\s|^GPU [0-9A-Fa-f]{4,8}:", re.MULTILINE)
 _NO_HANDLE = re.compile(r"^.{0,80}?(Unable to determine the device handle for .{1,120})$", re.MULTILINE)
 _COMPLAINT = re.compile(r"^(?:Failed to initialize NVML: |No devices were found|NVIDIA-SMI has failed).*", re.MULTILINE)
 _NOT_RECORDED = Reason("not-recorded", "nvidia-smi does not tell it")
@@ -37,8 +41,6 @@ def facts(text: str, name: str) -> NodeFacts:
         told = _told(text)
     except Unreadable as error:
         raise BadReport(error.reason.text) from None
-    if len(told.get("gpus", ())) > _MAX_GPUS:
-        raise BadReport(f"lists more than {_MAX_GPUS} GPUs")
     windows = bool(re.search(r"<current_dm>(WDDM|TCC|MCDM)|Driver Model\s+Current\s*: (WDDM|TCC|MCDM)", text))
     known: Dict[str, Any] = {} if windows else {"gpus": _gpus(told)}
     reason = Reason("not-applicable", "Windows is not judged: the checks are for Linux") if windows else _NOT_RECORDED
@@ -51,16 +53,34 @@ def facts(text: str, name: str) -> NodeFacts:
 
 
 def _told(text: str) -> Plain:
-    """driver, cuda, gpus and error as ``collect.nvidia_smi.parse`` has them. Raises Unreadable."""
+    """driver, cuda, gpus and error as ``collect.nvidia_smi.parse`` has them. Raises Unreadable, BadReport."""
     xml = _XML.search(text)
     if xml:
-        end = text.find("</nvidia_smi_log>")
-        return nvidia_smi.parse(text[xml.start() : end + len("</nvidia_smi_log>") if end >= 0 else len(text)])
+        end = text.find(_XML_END, xml.start())
+        document = text[xml.start() : end + len(_XML_END) if end >= 0 else len(text)]
+        return _told_once(nvidia_smi.parse(_bounded(document)))
     if _smi_text.HEAD in text:
-        return nvidia_smi.report(_smi_text.elements(text), None)
+        return _told_once(nvidia_smi.report(_smi_text.elements(_bounded(text)), None))
     if _smi_table.recognises(text):
-        return _smi_table.parse(text)
+        return _told_once(_smi_table.parse(text))
     return {"nvml_error": None, "error": _said(text)}
+
+
+def _bounded(text: str) -> str:
+    """``text``, where it has no more GPUs than any machine: they are counted before they are read. Raises BadReport."""
+    if sum(1 for _ in islice(_ONE_GPU.finditer(text), _MAX_GPUS + 1)) > _MAX_GPUS:
+        raise BadReport(f"lists more than {_MAX_GPUS} GPUs")
+    return text
+
+
+def _told_once(told: Plain) -> Plain:
+    """Each GPU once, by its address, and an error where one was listed again: reports were put together, or edited."""
+    first: Dict[Any, Plain] = {}
+    for gpu in told["gpus"]:
+        first.setdefault(gpu["pci"] or gpu["index"], gpu)
+    again = len(told["gpus"]) - len(first)
+    error = f"nvidia-smi: lists a GPU that it has listed before, {times(again)}" if again else None
+    return {**told, "gpus": list(first.values()), "error": told["error"] or error}
 
 
 def _said(text: str) -> Optional[str]:
