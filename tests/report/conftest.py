@@ -120,7 +120,11 @@ def report():
 @pytest.fixture
 def fleet():
     """Three nodes, of which two share a fault and one could not be reached."""
-    nodes = [NODE, model.Node("n2", summary=NODE.summary), model.Node("n3", status="unreachable")]
+    nodes = [
+        NODE,
+        model.Node("n2", summary=NODE.summary),
+        model.Node("n3", status="unreachable", reason=Reason("refused", "n3 port 22: connection refused")),
+    ]
     found = [MEMLOCK, SLOW, model.Verdict(**{**vars(MEMLOCK), "node": "n2"})]
     return _report(nodes, found)
 
