@@ -354,7 +354,7 @@ def _trip(duration_s: float) -> str:
 def rendezvous_failed(pairs: Pairs) -> Iterator[Reading]:
     """A meeting in torch's own store failed.
 
-    Why: torch's ranks meet in a TCPStore of rank 0 before anything else. Where its port can be reached and the meeting fails
+    Why: Ranks meet in a TCPStore of rank 0 before anything else. Where its port can be reached and the meeting fails
         nonetheless, the versions of torch differ, a proxy or a filter changes what is said, or the name leads elsewhere.
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """

@@ -57,14 +57,16 @@ def _group(part: str, room: int) -> List[str]:
     if not _GROUP.fullmatch(part):
         raise BadNodes(f"not a node group: {part[:60]!r} (expected @group or @source:group)")
     from ClusterShell.NodeSet import NodeSet, NodeSetException
-    from ClusterShell.NodeUtils import GroupError
+    from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError
 
     try:
         nodes = NodeSet(part)
-    except (NodeSetException, GroupError) as error:
-        raise BadNodes(f"{part[:60]!r}: {error}") from None
-    if not nodes or len(nodes) > room:
-        raise BadNodes(f"{part[:60]!r}: a group of {len(nodes)} nodes")
+    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
+        raise BadNodes(f"{part[:60]!r}: ClusterShell knows no such group or source of groups: {error}") from None
+    if not nodes:
+        raise BadNodes(f"{part[:60]!r}: no nodes; ClusterShell's groups.conf names no such group, or it is empty")
+    if len(nodes) > room:
+        raise BadNodes(f"{part[:60]!r} stands for more than {NODES_MAX} nodes")
     names = list(nodes)
     odd = next((name for name in names if not _NAME.fullmatch(name)), None)
     if odd is not None:
