@@ -24,8 +24,8 @@ FANOUT = 64
 """Nodes at once: that of clush(1)."""
 HELLO_S = 30.0
 """After the time to connect: a shell's profile and Python on a shared file system that is slow, but alive, make it in that."""
-SAID_LIMIT_BYTES = 256 * 2**20
-"""Facts are some 30 kB (DESIGN 7); a node that says so much says something else."""
+NOISE_LIMIT_BYTES, NOISE_LIMIT_LINES = 2**20, 10_000
+"""What a login shell prints before an answer is a greeting; who prints so much will print for ever."""
 LINE_LIMIT_BYTES = 64 * 2**20
 STDERR_KEPT_BYTES = 8192
 PINGS = 3
@@ -33,6 +33,8 @@ PINGS = 3
 PATIENCE_S = 0.5
 FAREWELL_S = 2.0
 """What nodes get to end by themselves before their connections are cut."""
+
+TALKATIVE = Reason("unreadable", "it prints without end, and no answer")
 
 Answer = Union[Dict[str, Any], Reason]
 Requests = Mapping[str, Mapping[str, Any]]
@@ -46,7 +48,8 @@ class _Link:
     worker: Any = None
     started_at: Optional[float] = None
     greeted: bool = False
-    said_bytes: int = 0
+    noise_bytes: int = 0
+    noise_lines: int = 0
     stderr: bytes = b""
     noise: bytes = b""
     """The last that it said on standard output which is no answer."""
@@ -230,17 +233,18 @@ class _Engine(EventHandler):  # type: ignore[misc]
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A node said a line."""
         link = self._link(worker)
+        place = msg.find(MARK.encode()) if sname != worker.SNAME_STDERR else -1
+        if place >= 0:
+            self._heard(link, msg[place + len(MARK) :])
+            return
         if sname == worker.SNAME_STDERR:
             link.stderr = (link.stderr + msg + b"\n")[-STDERR_KEPT_BYTES:]
-            return
-        link.said_bytes += len(msg)
-        place = msg.find(MARK.encode())
-        if place < 0:
+        else:
             link.noise = msg[-200:] or link.noise
-            if link.said_bytes > SAID_LIMIT_BYTES:
-                self._drop(link, Reason("unreadable", "it says very much that is no answer"))
-            return
-        self._heard(link, msg[place + len(MARK) :])
+        link.noise_bytes += len(msg)
+        link.noise_lines += 1
+        if link.noise_bytes > NOISE_LIMIT_BYTES or link.noise_lines > NOISE_LIMIT_LINES:
+            self._drop(link, TALKATIVE)
 
     def _heard(self, link: _Link, line: bytes) -> None:
         try:
@@ -290,7 +294,7 @@ class _Engine(EventHandler):  # type: ignore[misc]
                 hint = f"; it printed {link.noise[-80:].decode(errors='replace')!r}" if link.noise else ""
                 self._drop(link, Reason("timed-out", f"connected, but nothing answered in {HELLO_S:.0f} s{hint}"))
             elif any(len(s.rbuf) > LINE_LIMIT_BYTES for c in link.worker._clients for s in c.streams.values()):
-                self._drop(link, Reason("unreadable", "it says very much that is no answer"))
+                self._drop(link, TALKATIVE)
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
         """A node's ssh has ended."""
@@ -308,6 +312,8 @@ class _Engine(EventHandler):  # type: ignore[misc]
         self._end_if_alone()
 
     def _drop(self, link: _Link, reason: Reason) -> None:
+        if link.dropped is not None:
+            return
         link.dropped = reason
         link.worker.abort()
 

@@ -90,8 +90,9 @@ def why_it_ended(node: str, status: Optional[int], stderr: str, greeted: bool) -
         return Reason("unreachable", f"the connection was cut{words}")
     if status == 255:
         outcome = outcome_of(status, stderr)
-        lost = "the connection broke" if greeted else "ssh failed"
-        return Reason(outcome if outcome in _TEXTS else "unreachable", _TEXTS.get(outcome, f"{lost}{words}"))
+        if greeted and outcome not in _TEXTS:
+            return Reason("crashed", f"the connection broke, or the program there was killed{words}")
+        return Reason(outcome if outcome in _TEXTS else "unreachable", _TEXTS.get(outcome, f"ssh failed{words}"))
     if greeted:
         return Reason("crashed", f"ended in the middle of its work with status {status}{words}")
     if re.search(r"No such command '?\"?node", stderr):
