@@ -7,7 +7,7 @@ lines are never read.
 import os
 import re
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ddp_doctor import child
 from ddp_doctor.ask import Ask
@@ -75,7 +75,8 @@ def look(devices: "re.Pattern[str]" = DEVICES, sleep: Callable[[float], None] = 
         sleep(BETWEEN_LOOKS_S)
     again = {seen.pid: _seen(str(seen.pid)) for seen in first}
     blocked = [seen for seen in first if _same(again[seen.pid], seen)]
-    zombies = [seen for seen in processes if seen.state == "Z" and seen.parent not in _own(processes)]
+    parents = {seen.pid: seen.parent for seen in processes}
+    zombies = [seen for seen in processes if seen.state == "Z" and not _is_own(seen, parents)]
     return {
         "blocked": [_plain(seen, devices) for seen in blocked[:MAX_NAMED]],
         "zombies": [_plain(seen, None) for seen in zombies[:MAX_NAMED]],
@@ -84,15 +85,15 @@ def look(devices: "re.Pattern[str]" = DEVICES, sleep: Callable[[float], None] = 
     }
 
 
-def _own(processes: List[Seen]) -> Set[int]:
-    """This process and those that forked it, up to the doctor's first: what has ended below them is being collected."""
-    parents, pid, own = {seen.pid: seen.parent for seen in processes}, os.getpid(), set()
-    while pid > 1 and pid not in own:
-        own.add(pid)
+def _is_own(seen: Seen, parents: Dict[int, int]) -> bool:
+    """Was it started by the doctor, by whichever of its processes? What has ended below them is being collected."""
+    pid, passed = seen.parent, {seen.pid}
+    while pid > 1 and pid not in passed:
         if pid == child.first_pid():
-            break
+            return True
+        passed.add(pid)
         pid = parents.get(pid, 0)
-    return own
+    return False
 
 
 def _same(now: Optional[Seen], before: Seen) -> bool:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ddp_doctor import child
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import processes
 from ddp_doctor.facts import Process
@@ -57,8 +58,8 @@ def blocked(tmp_path):
 
 def go_on(pid):
     """End the child for which a vfork() waits; its parent then ends by itself."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        os.kill(int(child), 9)
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(each), 9)
 
 
 NEGLIGENT = """
@@ -72,8 +73,9 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def zombie():
-    """(pid of a process that has ended, its parent, which does not collect it)."""
+def zombie(monkeypatch):
+    """(pid of a process that has ended, its parent, which does not collect it), of a doctor that did not start them."""
+    monkeypatch.setattr(child, "_owner", 0)
     parent = subprocess.Popen(
         [sys.executable, "-c", NEGLIGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -108,6 +110,16 @@ def test_children_of_the_doctor_that_have_just_ended_are_none():
     until(lambda: state_of(ended.pid) == "Z")
     assert ended.pid not in [p.pid for p in processes.read(Host(), Ask()).zombies]
     ended.wait()
+
+
+def test_nor_are_children_of_its_other_children():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", NEGLIGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    pid = int(parent.stdout.readline())
+    assert state_of(pid) == "Z"
+    assert pid not in [p.pid for p in processes.read(Host(), Ask()).zombies]
+    parent.communicate("")
 
 
 def test_who_holds_a_device_node_is_told():
