@@ -91,6 +91,8 @@ def _settle(facts: Dict[str, Any], unread: Unread) -> None:
     for name in [name for name in unread if facts.get(name) is not None]:
         del unread[name]
     if not facts["installed"]:
+        for name in [name for name, reason in unread.items() if reason is _NOT_IMPORTED]:
+            del unread[name]
         _note(unread, tuple(n for n in Torch.__annotations__ if facts.get(n) is None), _ABSENT)
     elif facts["path"] is None or "flavour" not in facts:  # imported, and not in the folders that were looked at
         _note(unread, ("installer", "flavour", "wheel_tag", "requires", "nvidia_packages", "nccl_bundled"), _ELSEWHERE)
@@ -101,6 +103,7 @@ def _settle(facts: Dict[str, Any], unread: Unread) -> None:
 
 _ELSEWHERE = Reason("absent", "this torch lies outside the folders from which its interpreter imports by its files")
 _ABSENT = Reason("absent", "torch is not installed there")
+_NOT_IMPORTED = Reason("crashed", "torch cannot be imported")
 
 
 # ------------------------------------------------------------------------------------------------------- static
@@ -422,7 +425,7 @@ def _facts(answers: Dict[str, Any], errors: Dict[str, str], end: str, unread: Un
     for name, text in errors.items():
         unread[name] = Reason("unreadable", redact.text(text))
     if not answers["imported"]:
-        reason = Reason("crashed", "torch cannot be imported")
+        reason = _NOT_IMPORTED
     else:
         _without_nccl(facts, answers, unread)
         reason = Reason("crashed", f"the interpreter died when asked: {redact.text(end)}")
