@@ -211,7 +211,8 @@ def _report_of_nodes(options: Any, config: Any, baseline: Optional[str]) -> Any:
     names, remarks = gathering.named(options["nodes"], options["hostfile"], options["exclude_nodes"])
     for remark in remarks:
         process.complain(remark)
-    plan = gathering.plan(names, _ask({**options, "python": None}, config), options, config.policy.scope)
+    ask, pairs_asked = _ask({**options, "python": None}, config), _asked_for("pairs", config)
+    plan = gathering.plan(names, ask, options, config.policy.scope, pairs_asked)
     checks, loaded = _checks(config)
     fleet = _fleet(config, baseline)
     with Progress() as progress:
@@ -565,18 +566,18 @@ def _ask(options: Any, config: Any = None) -> Any:
         python=_python(options["python"]),
         cwd=_cwd(),
         sample_s=_sample_s(options["sample_s"], options["profile"]),
-        compute=_compute(config),
+        compute=_asked_for("gpu-test", config),
     )
 
 
-def _compute(config: Any) -> Optional[bool]:
-    """Is the compute test asked for by its name, or not to be run since nobody would judge it? None: as the profile says."""
+def _asked_for(area: str, config: Any) -> Optional[bool]:
+    """Is a test asked for by the name of its checks, or judged by nobody? None: as the profile says."""
     if config is None:
         return None
-    if any(name.startswith("gpu-test") for name in config.select):
+    if any(name.startswith(area) for name in config.select):
         return True
-    ignored = any(name.rstrip("/") in ("gpu", "gpu-test") for name in config.ignore)
-    others = config.select and not any("gpu-test".startswith(name.rstrip("*/")) for name in config.select)
+    ignored = any(name.rstrip("/") in (area, area.split("-")[0]) for name in config.ignore)
+    others = config.select and not any(area.startswith(name.rstrip("*/")) for name in config.select)
     return False if ignored or others else None
 
 

@@ -231,8 +231,9 @@ def reach(request: Plain, state: State) -> Plain:
 
 
 def measure(request: Plain, state: State) -> Plain:
-    """Latency, path MTU and a sample of the throughput to one peer."""
-    return reaching.measure(request["target"], str(request["key"]), float(request["limit_s"]))
+    """Latency and path MTU to one peer, and a sample of the throughput where it is wanted."""
+    throughput = bool(request.get("throughput", True))
+    return reaching.measure(request["target"], str(request["key"]), float(request["limit_s"]), throughput)
 
 
 ANSWERS: Dict[str, Callable[[Plain, State], Plain]] = {

@@ -33,6 +33,7 @@ SAMPLE_S = 0.3
 """A TCP stream has its full speed within some tens of round trips; of a local network these are milliseconds."""
 STREAM_S = SAMPLE_S + 1.5
 """The whole sample: a path on which long packets vanish brings nothing at all."""
+NO_STREAM = ("not-asked", "streams between nodes are sent with --profile deep or --select pairs")
 HEARD_S = 0.25
 """A datagram that has not arrived after so long is lost."""
 RUNGS = 16
@@ -285,7 +286,7 @@ class Talk:
         self._sock.close()
 
 
-def measure(target: Plain, key: str, limit_s: float) -> Plain:
+def measure(target: Plain, key: str, limit_s: float, stream: bool = True) -> Plain:
     """The way to one peer (ip, port, udp, token), in this direction; what cannot be told has its reason in ``unread``."""
     until = time.monotonic() + limit_s
     unread: Dict[str, List[str]] = {}
@@ -301,7 +302,10 @@ def measure(target: Plain, key: str, limit_s: float) -> Plain:
         _note(found, unread, ("path_mtu_bytes", "path_mtu_known"), lambda: path_mtu(target, key, talk, until))
     finally:
         talk.close()
-    _note(found, unread, ("sent_gbit_s",), lambda: throughput(target, key, until))
+    if stream:
+        _note(found, unread, ("sent_gbit_s",), lambda: throughput(target, key, until))
+    else:
+        unread["sent_gbit_s"] = list(NO_STREAM)
     return {**found, "unread": unread}
 
 

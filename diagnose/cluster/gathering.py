@@ -1,15 +1,15 @@
 """Gathering: the facts of many nodes side by side, over ssh; each as it comes, or why there is none."""
 
-import contextlib
 import json
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ddp_doctor import document
 from ddp_doctor.ask import Ask
+from ddp_doctor.cluster import between, push, ssh
 from ddp_doctor.cluster import hostfile as hostfiles
-from ddp_doctor.cluster import push, ssh
 from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.cluster.names import BadNodes, parse_nodes
 from ddp_doctor.cluster.reached import Reached, Unreachable
@@ -39,6 +39,18 @@ class Plan:
     """For one node, from the start of its ssh."""
     deadline_s: Optional[float] = None
     """For all nodes."""
+    between: Optional[str] = None
+    """How much is tried of the ways between the nodes (``between.depth``); None: nothing."""
+
+    @property
+    def held(self) -> bool:
+        """Do the connections outlast the facts, since all nodes have one at once, and ways between them will be tried?"""
+        return self.between is not None and 1 < len(self.asks) <= self.fanout
+
+    def session(self) -> Session:
+        """Connections for the facts."""
+        longest_s = self.node_limit_s + (self.way.connect_s + between.LIMIT_S if self.held else 0.0)
+        return Session(self.way, self.fanout, longest_s)
 
     def limit_s(self) -> float:
         """For all: as long as the slowest nodes may take, in as many turns as there are."""
@@ -62,8 +74,13 @@ def named(nodes: Sequence[str], hostfile: Optional[str], excluded: Sequence[str]
     return left, remarks
 
 
-def plan(nodes: Sequence[str], base: Ask, options: Mapping[str, Any], scope: str) -> Plan:
-    """The plan for these nodes by the command line's options. Raises BadNodes for what ssh must not be given."""
+def plan(
+    nodes: Sequence[str], base: Ask, options: Mapping[str, Any], scope: str, pairs_asked: Optional[bool] = None
+) -> Plan:
+    """The plan for these nodes by the command line's options. Raises BadNodes for what ssh must not be given.
+
+    pairs_asked: are the ways between the nodes asked for by name, or judged by nobody? None: as the profile says.
+    """
     asks = asks_of(replace(base, python=options["python"]), nodes)
     return Plan(
         way=way(options),
@@ -72,6 +89,7 @@ def plan(nodes: Sequence[str], base: Ask, options: Mapping[str, Any], scope: str
         fanout=options["fanout"] or FANOUT,
         node_limit_s=options["node_timeout_s"] or node_limit_s(base),
         deadline_s=None if options["deadline"] is None else max(0.1, options["deadline"] - JUDGING_S),
+        between=between.depth(base.profile, pairs_asked),
     )
 
 
@@ -116,25 +134,54 @@ def ranked(master: Optional[str], nodes: Sequence[str]) -> List[str]:
 
 def reach(plan: Plan, progress: Callable[[List[str]], None]) -> List[Reached]:
     """Every node's facts, or why there are none, in the plan's order. After Ctrl-C: what was known by then."""
+    until = time.monotonic() + (plan.deadline_s or float("inf"))
+    with plan.session() as session:
+        nodes, interrupted = _facts_of_all(session, plan, progress)
+        if plan.held and not interrupted:
+            return _between(session, plan, nodes, until, progress)
+    if plan.between is None or interrupted or len(nodes) < 2:
+        return nodes
+    return _between_many(plan, nodes, until, progress)
+
+
+def _facts_of_all(session: Session, plan: Plan, progress: Callable[[List[str]], None]) -> Tuple[List[Reached], bool]:
+    """Nodes in the plan's order, and whether somebody pressed Ctrl-C."""
     found: Dict[str, Reached] = {}
+    interrupted = False
 
     def waiting_for(names: List[str]) -> None:
         progress([f"{len(names)} of {len(plan.asks)} nodes: {shortened(names, 60)}"])
 
-    with contextlib.suppress(KeyboardInterrupt):
-        for node in gather(plan, waiting_for):
+    try:
+        for node in facts(session, plan, waiting_for):
             found[node.name] = node
-    interrupted = Reason("interrupted", "interrupted before it had answered")
-    return [found.get(name) or Unreachable(name, interrupted) for name in plan.asks]
+    except KeyboardInterrupt:
+        interrupted = True
+    why = Reason("interrupted", "interrupted before it had answered")
+    return [found.get(name) or Unreachable(name, why) for name in plan.asks], interrupted
 
 
-def gather(plan: Plan, waiting_for: Optional[Callable[[List[str]], None]] = None) -> Iterator[Reached]:
-    """The same, each as it comes."""
+def facts(session: Session, plan: Plan, waiting_for: Optional[Callable[[List[str]], None]] = None) -> Iterator[Reached]:
+    """Every node's facts, each as it comes, or why there are none."""
     requests = {node: _request(plan, ask) for node, ask in plan.asks.items()}
     reader = document.Reader()
-    with Session(plan.way, plan.fanout, plan.node_limit_s) as session:
-        for node, answer in session.stream(requests, plan.limit_s(), last=True, waiting_for=waiting_for):
-            yield reached(node, answer, session.clock(node), reader)
+    for node, answer in session.stream(requests, plan.limit_s(), last=not plan.held, waiting_for=waiting_for):
+        yield reached(node, answer, session.clock(node), reader)
+
+
+def _between(
+    session: Session, plan: Plan, nodes: List[Reached], until: float, progress: Callable[[List[str]], None]
+) -> List[Reached]:
+    limit_s = min(between.LIMIT_S, until - time.monotonic())
+    return between.tried(session, nodes, plan.between or between.PORTS, limit_s, lambda what: progress([what]))
+
+
+def _between_many(
+    plan: Plan, nodes: List[Reached], until: float, progress: Callable[[List[str]], None]
+) -> List[Reached]:
+    """Of more nodes than are asked for facts at once: all of them get a connection, to listen at the same time."""
+    with Session(plan.way, min(len(nodes), between.MOST_NODES), between.LIMIT_S + plan.way.connect_s) as session:
+        return _between(session, plan, nodes, until, progress)
 
 
 def _request(plan: Plan, ask: Ask) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ import statistics
 import time
 from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Type, TypeVar, Union
 
 import msgspec
 from ddp_doctor import nccl, reaching
@@ -35,12 +35,11 @@ Way = Tuple[str, str]
 T = TypeVar("T")
 
 
-class Session:
+class Session(Protocol):
     """What is needed of ``session.Session``: all nodes are asked at the same time."""
 
     def ask(self, requests: Mapping[str, Mapping[str, Any]], limit_s: float) -> Dict[str, Answer]:
         """Each node's answer, or why there is none."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -226,13 +225,14 @@ def run(
     master: Optional[Master] = None,
     limit_s: float = LIMIT_S,
     say: Callable[[str], None] = lambda text: None,
+    throughput: bool = True,
 ) -> Dict[str, Union[Pairs, Reason]]:
     """Try and measure the ways between these nodes: each node's section, or why it has none.
 
     A node that does not answer is left out from then on, and the others go on. After ``limit_s`` no test is begun.
-    say: told what is being done.
+    say: told what is being done. throughput: send streams, too, which fill the network for a moment.
     """
-    test = _Test(session, nodes, master, limit_s, say)
+    test = _Test(session, nodes, master, limit_s, say, throughput)
     try:
         test.listen()
         test.reach()
@@ -252,8 +252,9 @@ class _Test:
         master: Optional[Master],
         limit_s: float,
         say: Callable[[str], None],
+        throughput: bool,
     ) -> None:
-        self._session, self._say = session, say
+        self._session, self._say, self._throughput = session, say, throughput
         self._nodes = {node.name: node for node in nodes}
         self._master = master if master is not None and master.node in self._nodes else None
         self._until = time.monotonic() + limit_s
@@ -349,7 +350,11 @@ class _Test:
         for number, pairs in enumerate(self._rounds, 1):
             for ways in (pairs, [(b, a) for a, b in pairs]):
                 targets = {way: self._open(way) for way in ways}
-                requests = {a: {"do": "measure", "target": t} for (a, _b), t in targets.items() if t is not None}
+                requests = {
+                    a: {"do": "measure", "target": t, "throughput": self._throughput}
+                    for (a, _b), t in targets.items()
+                    if t is not None
+                }
                 what = f"measuring the ways between nodes, round {number} of {len(self._rounds)}"
                 answers = self._ask(requests, MEASURE_S, what)
                 for a, b in ways:
@@ -386,8 +391,10 @@ class _Test:
         if name not in self._listening:
             return self._gone.get(name, Reason("unreadable", "it did not open its ports"))
         unread: Dict[str, Reason] = {}
-        if usual_gbit_s is None:
+        if usual_latency_s is None:
             unread.update(dict.fromkeys(("usual_gbit_s", "usual_latency_s"), Reason("absent", "no pair was measured")))
+        if not self._throughput:
+            unread["usual_gbit_s"] = Reason(*reaching.NO_STREAM)
         peers = dict.fromkeys(
             peer for pairs in self._rounds for way in pairs if name in way for peer in way if peer != name
         )
