@@ -38,6 +38,11 @@ def counter(first: Optional[int], second: Optional[int], bits: Optional[int] = N
         ((U32 // 2, 5), ("reset", None)),
         ((U32 + 10, 5), ("reset", None)),
         ((2**64 - 1, 2**64 - 1), ("counted", 0)),
+        ((5, 7, 10**9, True), ("counted", 2)),  # no counter is so wide: 2**bits alone would take for ever
+        ((5, 7, 65, True), ("counted", 2)),
+        ((5, 7, 0, True), ("counted", 2)),
+        ((5, 7, -1, True), ("counted", 2)),
+        ((2**64 - 1, 2**64 - 1, 64, True), ("saturated", None)),
     ],
 )
 def test_change(readings: Any, expected: Any) -> None:

@@ -112,9 +112,17 @@ def list_incomplete(gpus: Gpus) -> Iterator[Reading]:
             ok=broken is None,
             measured=broken.text if broken else f"{plural(len(gpus.gpus), 'GPU')}, to the end",
             expected="a list that is whole",
-            message=f"the list of GPUs breaks off after {plural(len(gpus.gpus), 'GPU')}: nvidia-smi ended at the next one, "
-            "or the text was cut when it was copied",
+            message=_why_incomplete(len(gpus.gpus), broken),
         )
+
+
+def _why_incomplete(listed: int, broken: Optional[Reason]) -> str:
+    if broken is not None and "listed before" in broken.text:
+        return f"the list names {plural(listed, 'GPU')} more than once: it was edited, or put together out of several"
+    return (
+        f"the list of GPUs breaks off after {plural(listed, 'GPU')}: nvidia-smi ended at the next one, "
+        "or the text was cut when it was copied"
+    )
 
 
 def _counted(broken: Optional[Reason]) -> bool:

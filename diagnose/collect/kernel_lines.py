@@ -205,7 +205,7 @@ PATTERNS: Tuple[Tuple[str, str, str], ...] = (
     ("oom", "", (r"oom-kill:constraint=(?P<constraint>\w+)(?:.*,task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d{1,10}))?")),
     ("hung-task", "", (r"(?:INFO: )?task (?P<process>.{1,64}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
     ("hung-task", "", (r"(?P<process>[^:]{0,64}):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d+) seconds")),
-    ("lockup", "soft", (r"(?:NMI )?watchdog: (?:BUG: )?soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s!(?: \[(?P<process>.{1,64}):(?P<pid>\d+)\])?")),
+    ("lockup", "soft", (r"(?:NMI )?watchdog: (?:BUG: )?soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s!(?: \[(?P<process>.{1,64}):(?P<pid>\d{1,10})\])?")),
     ("lockup", "hard", (r"(?:NMI )?watchdog: Watchdog detected hard LOCKUP")),
     ("lockup", "rcu", (r"(?:rcu: )?INFO: rcu_?\w* (?:self-)?detected (?:expedited )?stall|rcu: INFO: .{0,40}detected stalls?|INFO: rcu detected stall")),
     ("filesystem", "read-only", (rf"(?P<fs>EXT[234]-fs|XFS|BTRFS(?: \w+)?) \(?{_DISK}\)?: [Rr]emounting filesystem read-only")),
@@ -219,7 +219,7 @@ PATTERNS: Tuple[Tuple[str, str, str], ...] = (
     ("io-error", "timeout", (r"nvme (?P<device>nvme\d+): I/O (?:tag )?\d+ .{0,80}timeout")),
     ("io-error", "gone", (r"nvme (?P<device>nvme\d+): (?:controller is down; will reset|Device not ready|Removing after probe failure|Disabling device after reset failure)")),
     ("io-error", "raid", (rf"md/raid\S*:\s?.{{0,40}}?Disk failure on {_DISK}")),
-    ("segfault", "", (r"(?:(?P<process>[^\[\]]{1,64})\[(?P<pid>\d+)\]: )?segfault at \w+ ip \w+ sp \w+ error \w+ in (?P<library>[\w.+-]{1,100})")),
+    ("segfault", "", (r"(?:(?P<process>[^\[\]]{1,64})\[(?P<pid>\d{1,10})\]: )?segfault at \w+ ip \w+ sp \w+ error \w+ in (?P<library>[\w.+-]{1,100})")),
     ("panic", "panic", (r"Kernel [Pp]anic - not syncing: (?P<what>.{1,120})")),
     ("panic", "bug", (r"BUG: unable to handle|kernel BUG at|(?:Oops|divide error): \d+|Oops: ")),
 )  # fmt: skip

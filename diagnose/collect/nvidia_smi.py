@@ -53,21 +53,18 @@ def report(elements: List[ElementTree.Element], error: Optional[str]) -> Plain:
     answer: Plain = {"gpus": [parse_gpu(index, element) for index, element in enumerate(cards)], "error": error}
     for name, tag in (("driver", "driver_version"), ("cuda", "cuda_version")):
         values = [(element.text or "").strip() for element in elements if element.tag == tag]
-        version = (
-            re.match(r"\d[\d.]{0,40}", values[0]) if values else None
-        )  # R610 adds "[Deprecated; will be removed ...]"
+        # R610 adds "[Deprecated; will be removed ...]"
+        version = re.match(r"\d[\d.]{0,40}", values[0]) if values else None
         answer[name] = version.group() if version else None
     answer["error"] = error or _miscounted(elements, len(cards))
     return answer
 
 
 def _miscounted(elements: List[ElementTree.Element], listed: int) -> Optional[str]:
-    """What "attached_gpus" says, where it does not say how many are listed."""
-    said = next(((element.text or "").strip() for element in elements if element.tag == "attached_gpus"), None)
-    if said is None or whole(said) == listed:
+    """What "attached_gpus" says, where it is a number and not that of those listed."""
+    said = next((whole((element.text or "").strip()) for element in elements if element.tag == "attached_gpus"), None)
+    if said is None or said == listed:
         return None
-    if whole(said) is None:
-        return f"nvidia-smi -q: how many GPUs are attached is no number: {said[:40]!r}"
     return f"nvidia-smi -q: says that {said} GPUs are attached, and lists {listed}"
 
 

@@ -13,11 +13,16 @@ from ddp_doctor.versions import at_least
 
 Plain = Dict[str, Any]
 
-_HEAD = re.compile(r"\| NVIDIA-SMI +\S+ +(?:KMD Version|Driver Version): *(\S+) +CUDA (?:UMD )?Version: *(\S+)")
+_HEAD = re.compile(
+    r"\| NVIDIA-SMI +\S+ +(?:KMD Version|Driver Version): *(\S{1,40}) +CUDA (?:UMD )?Version: *(\S{1,40})"
+)
 _FIRST = re.compile(
     r"\| *(\d{1,3}) +(\S.*?) +(On|Off|N/A|ERR!) *\| *([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]) +\S+ *\| *(\S+) *\|"
 )
-_SECOND = re.compile(r"\| *(\S+) +(\S+) +(\S+) +(\S+) */ *(\S+) *\| *(\S+) */ *(\S+) *\| *(\S+) +(\S.*?) *\|")
+_WORD = r"([^\s|]{1,16})"
+_SECOND = re.compile(
+    rf"\| *{_WORD} +{_WORD} +{_WORD} +{_WORD} */ *{_WORD} *\| *{_WORD} */ *{_WORD} *\| *{_WORD} +(\S.*?) *\|"
+)
 _MIG = re.compile(r"\|[^|]*\|[^|]*\| *(Enabled|Disabled|N/A|ERR!)\*? *\|")
 _LOST = re.compile(r"\| *(?:GPU is lost|.*requires re(?:set|start)).*", re.IGNORECASE)
 _COMPUTE = {

@@ -74,12 +74,17 @@ def _bounded(text: str) -> str:
 
 
 def _told_once(told: Plain) -> Plain:
-    """Each GPU once, by its address, and an error where one was listed again: reports were put together, or edited."""
+    """Each GPU once, by its address, and an error where one was listed again: reports were put together, or edited.
+
+    Raises BadReport.
+    """
     first: Dict[Any, Plain] = {}
     for gpu in told["gpus"]:
         first.setdefault(gpu["pci"] or gpu["index"], gpu)
+    if len(first) > _MAX_GPUS:
+        raise BadReport(f"lists more than {_MAX_GPUS} GPUs")
     again = len(told["gpus"]) - len(first)
-    error = f"nvidia-smi: lists a GPU that it has listed before, {times(again)}" if again else None
+    error = f"nvidia-smi: lists a GPU that is listed before, {times(again)}" if again else None
     return {**told, "gpus": list(first.values()), "error": told["error"] or error}
 
 

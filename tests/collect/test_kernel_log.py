@@ -150,6 +150,19 @@ def test_a_flood_of_one_kind_of_event_hides_no_other():
     assert (len(events), left_out) == (1 + kernel_log.EVENTS_LIMIT, kernel_log.EVENTS_LIMIT)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:{pid}]",
+        "python[{pid}]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6",
+    ],
+)
+def test_a_pid_without_end_is_none(line):
+    event, endless = event_of(line.format(pid=4711)), event_of(line.format(pid="4" * 2000))
+    assert event.pid == 4711
+    assert endless is None or endless.pid is None
+
+
 def test_secrets_and_control_characters_do_not_get_through():
     event = event_of("NVRM: Xid (PCI:0000:07:00): 31, pid=7, name=a\x1b[31m, password=hunter2 " + "x" * 9000)
     assert event.pid == 7

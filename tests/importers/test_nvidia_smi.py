@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ddp_doctor import engine, importers
+from ddp_doctor.collect import nvidia_smi
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS
 from ddp_doctor.importers import BadReport
@@ -243,6 +244,87 @@ def test_odd_reports_have_a_clear_end(text):
         assert str(error)  # noqa: PT017
 
 
+ROWS = TABLE.partition("| N/A   30C")[0] + "| a b c " + "/|" * 190 + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!DOCTYPE nvidia_smi_log " * 200_000 + "x",
+        "<?xml " * 400_000,
+        "==============NVSMI LOG==============\nDriver Version : 1\na" + " " * 400_000 + "b\n",
+        ROWS,
+        "| NVIDIA-SMI " + "x" * 400_000 + " " * 400_000,
+        "Driver Model" + " " * 400_000 + WORDS,
+    ],
+    ids=["doctypes", "prologs", "blanks", "cells without an end", "an endless version", "blanks before a report"],
+)
+def test_text_made_to_cost_the_square_of_its_length_is_read_at_once(text):
+    found = facts(text)
+    assert found is None or found.gpus is not None
+
+
+def test_a_long_prolog_is_no_part_of_the_report():
+    text = XML.format(gpus=GPU_XML.format(n=0) + GPU_XML.format(n=1))
+    assert len(gpus("<?xml " + " " * 400_000 + "?>" + text.partition("?>")[2]).gpus) == 2
+
+
+@pytest.mark.parametrize("errors", ["\u00b2", "9" * 21, "-1"])
+def test_what_is_no_number_of_errors_is_not_told(errors):
+    found = gpus(TABLE.replace("                   2 |", f" {errors} |") + PROCESSES)
+    assert found.gpus[0].name == "NVIDIA H100 80GB HBM3"
+    assert found.gpus[0].ecc_uncorrected_volatile is None
+
+
+@pytest.mark.parametrize("attached", ["\u00b2", "-1", "many", "9" * 5000, ""])
+def test_a_count_of_gpus_that_is_no_number_is_not_told(attached):
+    text = XML.format(gpus=GPU_XML.format(n=0)).replace(">2<", f">{attached}<")
+    assert failed(facts(text)) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        XML.format(gpus=GPU_XML.format(n=0) * 2),
+        TABLE.replace("2D:00.0", "0F:00.0") + PROCESSES,
+        WORDS.replace("Attached GPUs                             : 1", "")
+        + WORDS.partition("Attached GPUs                             : 1")[2],
+    ],
+    ids=["xml", "table", "words"],
+)
+def test_a_gpu_that_is_listed_twice_is_one_and_is_told(text):
+    found = facts(text)
+    assert len({gpu.pci for gpu in found.gpus.gpus}) == len(found.gpus.gpus)
+    assert "listed before, once" in found.gpus.unread["gpus"].text
+    (verdict,) = [v for v in verdicts_of(found) if v.check == "gpu/list-incomplete"]
+    assert "more than once" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        XML.format(gpus="".join(GPU_XML.format(n=0).replace("07:00", f"{n:02x}:00") for n in range(200)) * 2),
+        WORDS + "GPU 00000000:07:00.0\n" * 10_000,
+    ],
+    ids=["xml", "words"],
+)
+def test_more_gpus_than_any_machine_has_are_counted_before_they_are_read(text, monkeypatch):
+    monkeypatch.setattr(nvidia_smi, "parse_gpu", lambda *_: pytest.fail("one was read"))
+    with pytest.raises(BadReport, match="more than 256 GPUs"):
+        facts(text)
+
+
+def test_a_table_of_more_gpus_than_any_machine_has_is_refused():
+    row = "|   0  A    On  | {domain:08X}:0F:00.0 Off |                    0 |\n"
+    with pytest.raises(BadReport, match="more than 256 GPUs"):
+        facts(TABLE + "".join(row.format(domain=n) for n in range(300)))
+
+
+def test_a_name_without_end_is_cut():
+    long = XML.format(gpus=GPU_XML.format(n=0)).replace("NVIDIA A100-SXM4-80GB", "N" * 5_000_000)
+    assert gpus(long).gpus[0].name == "N" * nvidia_smi.MOST_CHARACTERS
+
+
 # --------------------------------------------------------------------------- captures
 
 
@@ -278,10 +360,13 @@ ALLOWED = {"gpu/memory-taken"}
 
 
 def failed(found, lowest=Severity.WARNING):
+    return {v.check for v in verdicts_of(found) if v.severity.rank >= lowest.rank}
+
+
+def verdicts_of(found):
+    """What is found to be wrong."""
     verdicts = engine.judge(found, list(own_checks().checks.values()), Config())
-    return {
-        v.check for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.BROKEN) and v.severity.rank >= lowest.rank
-    }
+    return [v for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.BROKEN)]
 
 
 @pytest.mark.parametrize("name", BROKEN)
