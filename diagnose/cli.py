@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import click
 from ddp_doctor import __version__, process
@@ -19,17 +19,8 @@ DEEP_SAMPLE_S = 5.0
 _NAGIOS = {"passed": 0, "warning": 1, "error": 2, "unknown": 3}
 
 
-def main() -> NoReturn:
-    """Entry point: every way out is an exit status and a sentence, never a traceback."""
-    process.begin()
-    try:
-        process.leave(*_outcome())
-    except KeyboardInterrupt:  # in the last moment
-        process.leave(UNSURE, "interrupted")
-
-
-def _outcome() -> Tuple[int, str]:
-    """Exit status and, where it is not told yet, why."""
+def outcome() -> Tuple[int, str]:
+    """Run the command that was typed; its exit status and, where it is not told yet, why."""
     try:
         status = cli.main(prog_name="ddp-doctor", standalone_mode=False)
     except (KeyboardInterrupt, click.exceptions.Abort):
@@ -733,7 +724,3 @@ def _write(path: str, text: str) -> None:
 def _width() -> int:
     """Columns of the terminal; 100 where there is none."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
-
-
-if __name__ == "__main__":
-    main()

@@ -68,6 +68,13 @@ def leave(status: int, message: str = "") -> NoReturn:
     sys.exit(status)
 
 
+def leave_interrupted() -> NoReturn:
+    """Exit after a signal that came where nothing else could answer it."""
+    global _told_at
+    _told_at = _told_at or time.monotonic()
+    leave(UNSURE, "interrupted")
+
+
 def _end_what_runs() -> None:
     if "ddp_doctor.child" in sys.modules:
         sys.modules["ddp_doctor.child"].end_groups()

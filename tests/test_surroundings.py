@@ -391,6 +391,24 @@ class Hanging:
         return self.process.returncode, out, err
 
 
+INTERRUPTED_WHERE = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ.get("INTERRUPTED_WHERE"):
+            del os.environ["INTERRUPTED_WHERE"]
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize("loaded", ["ddp_doctor.process", "ddp_doctor.cli", "click", "ddp_doctor.examine"])
+def test_a_command_that_is_interrupted_while_it_loads_says_so_in_a_word(tmp_path, loaded):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_WHERE)
+    done = doctor("run", "--profile", "quick", env=without(PYTHONPATH=str(tmp_path), INTERRUPTED_WHERE=loaded))
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (3, "", "ddp-doctor: interrupted")
+
+
 HANG = ("--profile", "quick")
 
 
