@@ -6,9 +6,7 @@ from ddp_doctor.facts import SECTIONS, Reason
 from ddp_doctor.model import Reading, Severity, check
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
-
-LOST = ("timed-out", "crashed", "unreadable")
-"""Reasons that say something went wrong; the others say why there was nothing to read."""
+from ddp_doctor.unreadable import LOST
 
 
 @check(Severity.ERROR)

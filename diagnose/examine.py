@@ -50,7 +50,8 @@ def report(
     for verdict in _plugin_verdicts(loaded):
         verdicts.add(verdict, ("",))
     remarks = (f"configuration: {config.source}",) if config.source else ()
-    unsure = bool(seen.unreachable) or bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
+    blind = bool(seen.unreachable or seen.lost)
+    unsure = blind or bool(summary.cut_short(seen, verdicts)) or _saw_nothing(verdicts)
     status = engine.exit_status(verdicts, config.fail_on, unsure)
     return Report(
         schema_version=REPORT_SCHEMA_VERSION,

@@ -7,13 +7,14 @@ from ddp_doctor import header, model, nccl, next_lines, topology
 from ddp_doctor.accelerators import answering, chosen
 from ddp_doctor.cluster.folding import folded as folded_names
 from ddp_doctor.cluster.reached import Unreachable
-from ddp_doctor.facts import Gpus, NodeFacts, Reason
+from ddp_doctor.facts import SECTIONS, Gpus, NodeFacts, Reason
 from ddp_doctor.model import Outcome, Severity, Verdict, folded
 from ddp_doctor.policy import Policy
 from ddp_doctor.units import plural
+from ddp_doctor.unreadable import LOST
 
 CUT_SHORT = ("interrupted", "deadline")
-_WENT_WRONG = ("timed-out", "crashed", "unreadable", *CUT_SHORT, "not-recorded")
+_WENT_WRONG = (*LOST, *CUT_SHORT, "not-recorded")
 """Kinds of reason that say that something went wrong while looking, unlike not-applicable, not-asked or no-rights."""
 
 
@@ -44,6 +45,8 @@ class Seen:
         """The first KEPT nodes: from them it follows what to type next."""
         self.cut_short: Set[str] = set()
         """Nodes where a section was not read because nobody would wait any longer."""
+        self.lost: Dict[str, Reason] = {}
+        """Nodes of which no section at all could be read, and why: no process could be started there, for one."""
         self.looked_for_torch = self.found_torch = False
         self.ways: Dict[str, List[str]] = {}
         """How data will go between nodes, in words -> nodes with GPUs where it will."""
@@ -66,6 +69,9 @@ class Seen:
             self.first.append(facts)
         if any(reason.kind in CUT_SHORT for reason in facts.reasons.values()):
             self.cut_short.add(facts.name)
+        wrong = [reason for reason in facts.reasons.values() if reason.kind in LOST]
+        if wrong and all(getattr(facts, section) is None for section in SECTIONS):
+            self.lost[facts.name] = wrong[0]
         looked = bool(facts.torch) or "torch" not in facts.reasons or facts.reasons["torch"].kind != "not-asked"
         self.looked_for_torch = self.looked_for_torch or looked
         self.found_torch = self.found_torch or bool(facts.torch and facts.torch.installed)
@@ -188,6 +194,9 @@ def _doubt(nodes: Seen, verdicts: Found) -> str:
     cut = _cut_short(nodes, verdicts)
     if cut:
         return "the examination was cut short" + (f" on {folded_names(cut)}" if len(nodes) > 1 else "")
+    if nodes.lost:
+        why = next(iter(nodes.lost.values()))
+        return f"nothing could be read{f' on {folded_names(list(nodes.lost))}' if len(nodes) > 1 else ''} ({why.text})"
     if broken:
         return f"{plural(len(broken), 'check')} broke ({', '.join(broken)})"
     judged = any(v.outcome in (Outcome.PASSED, Outcome.FAILED) for v in verdicts)

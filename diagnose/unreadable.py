@@ -5,6 +5,9 @@ import os
 
 from ddp_doctor.facts import Reason
 
+LOST = ("timed-out", "crashed", "unreadable")
+"""Kinds of reason that say that something went wrong; the others say why there was nothing to read."""
+
 
 class Unreadable(Exception):
     """The node did not give what was asked; ``reason`` says why."""

@@ -126,6 +126,15 @@ def test_an_examination_that_was_cut_short_says_so():
     assert headline([verdict(PASSED)], 3, [cut]).startswith("Cannot tell: the examination was cut short.")
 
 
+def test_a_node_of_which_nothing_could_be_read_cannot_be_told():
+    why = Reason("unreadable", "reading os: cannot start a child: Resource temporarily unavailable")
+    blind = NodeFacts("n1", reasons={"reach": Reason("not-asked", "no --reach"), "os": why, "cpu": why})
+    warned = [verdict(FAILED, Severity.WARNING, "facts/section-lost")]
+    assert headline(warned, 3, [blind]).startswith(f"Cannot tell: nothing could be read ({why.text}).")
+    assert headline(warned, 3, [blind, facts("n2")]).startswith("Cannot tell: nothing could be read on n1 (")
+    assert not summary.Seen([NodeFacts("n1", reasons={"os": Reason("not-asked", "not selected")})]).lost
+
+
 @pytest.mark.parametrize(
     ("node", "policy"),
     [(facts(), {"nnodes": 1}), (facts(gpus=0), {}), (facts(gpus=0, network=None), {}), (facts(network=None), {})],

@@ -201,6 +201,7 @@ if [ -n "$secret" ]; then  # the interpreter is below a folder of root's alone: 
 fi
 mkdir "$SCRATCH/ro" && mount -t tmpfs -o ro none "$SCRATCH/ro"
 cd "$SCRATCH/ro"
+[ -z "$PROCESSES" ] || ulimit -u "$PROCESSES"
 [ "$user" = 0 ] || exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
 exec "$@"
 """
@@ -245,6 +246,14 @@ def test_a_user_without_a_name_and_without_more_processes(elsewhere):
     done = elsewhere(54321, "run", "--json", "--profile", "quick")
     found = json.loads(done.stdout)
     assert (done.stderr, found["nodes"][0]["how"]["user"]) == ("", "54321")
+
+
+@needs_root
+def test_where_no_process_can_be_started_nobody_can_tell(elsewhere):
+    done = elsewhere(54322, "run", "--profile", "quick", PROCESSES="1")
+    why = r"Cannot tell: nothing could be read \(reading \w+: cannot start a child: Resource temporarily unavailable\)"
+    assert (done.returncode, done.stderr) == (3, "")
+    assert re.match(why, " ".join(done.stdout.split())), done.stdout
 
 
 @needs_root
