@@ -1,13 +1,12 @@
 """Xid and SXid: what NVIDIA's drivers told the kernel's log of GPUs and NVSwitches since boot."""
 
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from ddp_doctor import xids
 from ddp_doctor.facts import Gpus, KernelEvent, KernelLog
 from ddp_doctor.model import Reading, Severity, check, known
 from ddp_doctor.policy import Policy
-from ddp_doctor.units import plural, seconds
+from ddp_doctor.units import clock, plural, seconds
 
 CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
@@ -260,23 +259,21 @@ def times(event: KernelEvent) -> str:
 
 def when(event: KernelEvent, log: KernelLog) -> str:
     """ ", 3 h before this look (12:03 UTC on 2026-11-30)"; nothing where the line has no time."""
-    if event.last_at is None:
+    last = clock(event.last_at) if event.last_at is not None else ""
+    if event.last_at is None or not last:
         return ""
     ago = (
         f", {seconds(log.until - event.last_at)} before the log's end"
         if log.until and log.until >= event.last_at
         else ""
     )
-    return f" (last {_clock(event.last_at)}{ago})"
+    return f" (last {last}{ago})"
 
 
 def window(log: KernelLog) -> str:
     """since 2026-11-30 12:03 UTC (kmsg, which reaches back to boot)."""
-    since = f"since {_clock(log.since)}" if log.since is not None else "in what the log holds"
+    begun = clock(log.since) if log.since is not None else ""
+    since = f"since {begun}" if begun else "in what the log holds"
     reach = "which reaches back to boot" if log.whole_boot else "which does not reach back to boot"
     dropped = f"; {plural(log.dropped, 'line')} left out" if log.dropped else ""
     return f"{since} ({log.source}, {reach}{dropped})"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))

@@ -15,6 +15,7 @@ from ddp_doctor.model import NotKnown, Outcome, Reading, Remedy, Severity, Verdi
 from ddp_doctor.policy import Policy
 from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
+from ddp_doctor.units import moment
 from ddp_doctor.watched import Watched, looked_at
 
 NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
@@ -175,10 +176,8 @@ def _by_reason(without: Mapping[str, Reason]) -> Dict[Reason, Tuple[str, ...]]:
 
 def _day(seconds: Optional[float]) -> Optional[datetime.date]:
     """The day (UTC) of a moment in Unix time; None for none, and for one that no calendar has."""
-    try:
-        return None if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).date()
-    except (ValueError, OverflowError, OSError):
-        return None
+    found = None if seconds is None else moment(seconds)
+    return found.date() if found else None
 
 
 def _supply(facts: NodeFacts, policy: Policy) -> Dict[str, Any]:

@@ -1,12 +1,12 @@
 """The header of a report: one node's facts in a few lines of words."""
 
-import datetime
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Optional
 
 from ddp_doctor import glossary, nccl
 from ddp_doctor.facts import UNLIMITED, Cpu, Gpus, Interface, Memory, Network, NodeFacts, Os, Rdma, Torch
-from ddp_doctor.units import plural, seconds, size
+from ddp_doctor.units import clock, plural, seconds, size
+from ddp_doctor.units import moment as moment
 
 _NAMED = 4
 """So many interfaces and adapters are named, the others are counted."""
@@ -171,13 +171,4 @@ def _taken(facts: NodeFacts) -> str:
 
 
 def _when(unix_s: float) -> str:
-    found = moment(unix_s)
-    return found.strftime("%Y-%m-%d %H:%M UTC") if found else f"at {unix_s:g} s of Unix time"
-
-
-def moment(unix_s: float) -> Optional[datetime.datetime]:
-    """The moment of a Unix time, or None for one that no calendar has (facts may be damaged)."""
-    try:
-        return datetime.datetime.fromtimestamp(unix_s, datetime.timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        return None
+    return clock(unix_s) or f"at {unix_s:g} s of Unix time"

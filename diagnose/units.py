@@ -1,5 +1,8 @@
 """Quantities in words."""
 
+import datetime
+from typing import Optional
+
 from ddp_doctor.facts import UNLIMITED
 
 
@@ -28,6 +31,20 @@ def plural(number: int, noun: str, more: str = "") -> str:
 def times(number: int) -> str:
     """Once, 3 times."""
     return "once" if number == 1 else f"{number} times"
+
+
+def moment(unix_s: float) -> Optional[datetime.datetime]:
+    """The moment of a Unix time, or None for one that no calendar has (facts may be damaged)."""
+    try:
+        return datetime.datetime.fromtimestamp(unix_s, datetime.timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def clock(unix_s: float) -> str:
+    """2026-11-30 12:03 UTC; "" for a moment that no calendar has."""
+    found = moment(unix_s)
+    return found.strftime("%Y-%m-%d %H:%M UTC") if found else ""
 
 
 def seconds(duration_s: float) -> str:

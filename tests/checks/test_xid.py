@@ -28,6 +28,19 @@ def xid(code, rest="", pci="0000:4e:00"):
     return f"NVRM: Xid (PCI:{pci}): {code}, {rest}"
 
 
+@pytest.mark.parametrize("at", [1e30, -1e30, 1e18])
+def test_a_moment_that_no_calendar_has_is_no_time(at):
+    good, bad = replace(log(), since=at), replace(log(xid(79, "GPU has fallen off the bus.")), since=at)
+    event = replace(bad.events[0], first_at=at, last_at=at)
+    (quiet,), (fired,) = (
+        judged("xid/gpu-fault", kernel_log=kernel_log, gpus=GPUS)
+        for kernel_log in (good, replace(bad, events=(event,)))
+    )
+    assert (quiet.outcome.value, fired.outcome.value) == ("passed", "failed")
+    assert "in what the log holds" in quiet.measured
+    assert "(last" not in fired.measured
+
+
 NONE = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 RESET = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 
