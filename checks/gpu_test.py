@@ -10,6 +10,7 @@ from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.facts import Compute, Gpu, Gpus, GpuTest, Os, Reason, Topology
 from ddp_doctor.gpu_models import is_datacenter, model_of
 from ddp_doctor.model import NotKnown, Reading, Severity, check, known, unknown
+from ddp_doctor.numerals import whole
 from ddp_doctor.tables import GpuModel
 from ddp_doctor.thresholds import Bound, bound
 
@@ -416,7 +417,8 @@ def slow_peer_copy(
 
 def _peer_rates(tests: Sequence[GpuTest]) -> Dict[Tuple[int, int], float]:
     """(from, to) -> GB/s."""
-    return {(test.index, int(other)): rate for test in tests for other, rate in (test.peer_gb_s or {}).items()}
+    rates = ((test.index, whole(other), rate) for test in tests for other, rate in (test.peer_gb_s or {}).items())
+    return {(index, other): rate for index, other, rate in rates if other is not None}
 
 
 def _name(tests: Sequence[GpuTest], index: int) -> str:

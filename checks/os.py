@@ -95,7 +95,7 @@ def _at_least(version: str, floor: str, stream: bool) -> Optional[bool]:
 
 def _numbers(version: str) -> Tuple[int, ...]:
     """8.2.2004 -> (8, 2, 2004); what is not a number ends it."""
-    found = re.match(r"\d+(\.\d+)*", version)
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 

@@ -86,7 +86,7 @@ def import_failure(failure: Optional[str], text: str) -> Cause:
     if failure == "could-not-start":
         return Cause("interpreter", "the Python interpreter could not be started")
     if failure == "signal":
-        number = re.search(r"signal (\d+)", text)
+        number = re.search(r"signal (\d{1,9})", text)
         return Cause(*_SIGNALS.get(int(number.group(1)) if number else 0, ("signal", "a signal ended it")))
     return _first(_IMPORT_RULES, text) or Cause("other", "its own code raised an error")
 
@@ -97,7 +97,7 @@ def cuda_failure(text: Optional[str], visible_devices: Optional[str], init_code:
     found = found or _first(_CUDA_RULES, text or "")
     if (found is None or found.kind == "no-device") and visible_devices is not None and not _names_one(visible_devices):
         return Cause("hidden", f'CUDA_VISIBLE_DEVICES="{visible_devices}" hides every GPU')
-    version = re.search(r"found version (\d+)", text or "")
+    version = re.search(r"found version (\d{1,9})", text or "")
     if version:
         return Cause("driver", f"the driver supports CUDA {_cuda_version(int(version.group(1)))} at most")
     return found or Cause("other", "CUDA gave no reason")

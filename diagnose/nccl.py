@@ -33,7 +33,7 @@ def version_of(torch: Optional[Torch]) -> Optional[Version]:
         return None
     wheels = (v for name, v in (torch.nvidia_packages or {}).items() if name.startswith("nvidia-nccl"))
     texts = (torch.nccl_loaded.version if torch.nccl_loaded else None, torch.nccl, *wheels)
-    found = (re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text or "") for text in texts)
+    found = (re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "") for text in texts)
     return next((tuple(int(n or 0) for n in match.groups()) for match in found if match), None)
 
 

@@ -141,7 +141,7 @@ def _torchrun(facts: NodeFacts) -> str:
     """torchrun where it is that of the examined interpreter, else its module; ``launch`` before torch 1.9."""
     torch = facts.torch
     python = shlex.quote(torch.python) if torch and torch.python else "python3"
-    found = re.match(r"(\d+)\.(\d+)", torch.version or "") if torch else None
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", torch.version or "") if torch else None
     version = (int(found.group(1)), int(found.group(2))) if found else None
     if version and version < (1, 9):
         return f"{python} -m torch.distributed.launch"

@@ -320,3 +320,9 @@ def test_what_a_gid_says():
     assert (str(nccl.gid_ip(row)), nccl.gid_family(row), nccl.roce_version(row)) == ("10.0.0.1", 4, 2)
     assert (nccl.is_routable(row), nccl.is_routable(gid(0, LINK, V1)), nccl.is_routable(None)) == (True, False, False)
     assert nccl.gid_ip(Gid(0, "no address")) is None
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + ".1", "2." + "9" * 5000 + ".1", "\u00b2.1", ""])
+def test_a_version_without_end_is_none_or_short(text: str) -> None:
+    found = nccl.version_of(Torch(nccl=text))
+    assert found is None or max(found) < 10**9

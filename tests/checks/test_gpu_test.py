@@ -49,6 +49,7 @@ def gpus(count: int = 8, **changes: Any) -> Gpus:
         ({"wrong": ("memory: 1 of 9 blocks differ",)}, ["wrong-results"]),
         ({"error": "CUDA out of memory"}, ["could-not-run"]),
         ({"peer_gb_s": {"5": 200.0, "6": 390.0}}, ["slow-peer-copy"]),
+        ({"peer_gb_s": {"5": 200.0, "cuda:6": 390.0, "": 1.0, "\u00b2": 1.0}}, ["slow-peer-copy"]),
     ],
 )
 def test_only_the_fault_is_told(odd: Any, ids: Any) -> None:
