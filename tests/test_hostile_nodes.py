@@ -13,6 +13,7 @@ import pytest
 from ddp_doctor import document, examine, registry, report
 from ddp_doctor.ask import Ask
 from ddp_doctor.collect import gather
+from ddp_doctor.collect import os as os_section
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS
 from ddp_doctor.host import Host
@@ -143,6 +144,28 @@ def test_tools_that_say_something_else(tmp_path, name, words, status):
     assert_sound(gather(Recording({**entries, **changed}, files, complete=True), ASK))
 
 
+@pytest.mark.parametrize("answer", [None, [], {}, [[]], [{}], [None], True, -1, 1e308, "x", {"value": None}], ids=repr)
+def test_a_recording_whose_answers_are_something_else(tmp_path, answer):
+    """The recording is called damaged, never the doctor; what it says of other things is there."""
+    entries, files = recorded("h100-infiniband", tmp_path)
+    changed = {key: {"value": answer} for key in entries if key.startswith("ask ")}
+    changed.update({f"ask {path[4:-5]}": {"value": answer} for path in files if path.startswith("ask/")})
+    assert len(changed) > 10
+    facts = gather(Recording({**entries, **changed}, files, complete=True), ASK)
+    assert len([name for name in SECTIONS if facts.get(name)]) > 3
+    assert_sound(facts)
+
+
+def test_on_a_node_the_same_is_a_defect_of_ours(monkeypatch):
+    monkeypatch.setattr(os_section, "read", lambda *_: {}["no such thing"])
+    live, replayed = (gather(host, ASK, sections=("os",))["reasons"]["os"] for host in (Host(), Recording({}, {})))
+    assert live["kind"] == "crashed"
+    assert replayed == {
+        "kind": "unreadable",
+        "text": "the recording is damaged where os is read (KeyError: 'no such thing')",
+    }
+
+
 def damaged(value, change, choose):
     """Plain data with some of its parts, at any depth, made into something else."""
     if choose.random() < 0.2:
@@ -165,8 +188,5 @@ def test_a_recording_that_holds_something_else(tmp_path, name, kind, seed):
         if "value" in entry
     }
     facts = gather(Recording({**entries, **changed}, files, complete=True), ASK)
-    facts["reasons"] = {
-        n: {**r, "kind": r["kind"].replace("crashed", "unreadable")} for n, r in facts["reasons"].items()
-    }
     assert len([name for name in SECTIONS if facts.get(name)]) > 3
     assert_sound(facts)

@@ -14,9 +14,13 @@ from ddp_doctor.ask import Ask
 from ddp_doctor.collect import frame
 from ddp_doctor.facts import SCHEMA_VERSION, SECTIONS, Reason, to_plain
 from ddp_doctor.host import Host
-from ddp_doctor.recording import Recorder
+from ddp_doctor.recording import Recorder, Recording
 from ddp_doctor.unreadable import Unreadable, reason_of
 
+WRONG_SHAPE = (AttributeError, LookupError, TypeError, ValueError, OverflowError)
+"""What comes of data that is not of the shape that a library gives."""
+MOST_CHARACTERS = 200
+"""Of what Python says of a damaged recording, which may quote some of it."""
 LIMIT_S = 10.0
 """A section's time when its module sets none: the calls behind it have shorter limits of their own."""
 
@@ -122,4 +126,14 @@ def _section(module: Any, host: Host, ask: Ask) -> Dict[str, Any]:
         answer = {"section": to_plain(module.read(host, ask))}
     except Unreadable as error:
         answer = {"reason": to_plain(error.reason)}
+    except WRONG_SHAPE as error:
+        if not isinstance(host, Recording):
+            raise
+        answer = {"reason": to_plain(_damaged(module, error))}
     return {**answer, "entries": host.entries if isinstance(host, Recorder) else {}}
+
+
+def _damaged(module: Any, error: Exception) -> Reason:
+    """Why a section could not be made out of a recording, which may hold anything; on a node the same is a defect of ours."""
+    what = f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]
+    return Reason("unreadable", f"the recording is damaged where {module.__name__.rpartition('.')[2]} is read ({what})")
