@@ -39,7 +39,7 @@ def run(
     if refused:
         complain(f"--prometheus {where.prometheus or 'with no name'}: {refused}")
         return USAGE
-    looks = Looks(host, Ask(nnodes=config.policy.nnodes))
+    looks = Looks(host, Ask(nnodes=config.policy.nnodes), wanted.for_s, _say_who_is_late)
     try:
         findings = Findings(checks, config, looks.at_start)
         _greet(findings, looks)
@@ -54,6 +54,11 @@ def run(
         looks.close()
     lowest = fail_on or Severity.WARNING
     return 1 if findings.worst_new is not None and findings.worst_new.rank >= lowest.rank else 0
+
+
+def _say_who_is_late(names: List[str], limit_s: Optional[float]) -> None:
+    most = f", {limit_s:g} s at most" if limit_s is not None else ""
+    complain(f"waiting for {', '.join(names)} to answer{most}")
 
 
 def _greet(findings: Findings, looks: Looks) -> None:

@@ -1,8 +1,10 @@
 """GPUs while they are watched: a child for each keeps NVML open, so that a look costs some calls and no start."""
 
+import time
 from dataclasses import fields, replace
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
+from ddp_doctor import child
 from ddp_doctor.collect import gpu_counters, nvlink, nvml
 from ddp_doctor.collect.counters import Found, Numbers
 from ddp_doctor.collect.gpus import gpu_of, named
@@ -26,34 +28,58 @@ WATCHED = frozenset(
 """Fields that can change while a job runs, and those that say which GPU it is."""
 
 Plain = Dict[str, Any]
+WaitingFor = Callable[[List[str], Optional[float]], None]
 
 
 class WatchedGpus:
     """All GPUs of the node, as long as they are watched."""
 
-    def __init__(self, host: Host, count: int) -> None:
-        self._host = host
+    def __init__(self, host: Host, count: int, waiting_for: Optional[WaitingFor] = None) -> None:
+        """waiting_for: told which GPUs have not answered after a second, and how many seconds they have, once for each."""
+        self._host, self.waiting_for = host, waiting_for
         self._sessions: List[Session] = [_session(index) for index in range(count)]
         self._silent = [0] * count
         self._asked = 0
         self.told: List[Plain] = []
 
-    def look(self) -> None:
-        """Ask every GPU once; what it says stands in ``told``, or why it says nothing."""
-        limit_s = LIMIT_S if self._asked else FIRST_LIMIT_S
-        self._asked += 1
-        self.told = [self._one(index, session, limit_s) for index, session in enumerate(self._sessions)]
+    def look(self, most_s: float = FIRST_LIMIT_S) -> None:
+        """Ask all GPUs at once; what each says stands in ``told``, or why it says nothing.
 
-    def _one(self, index: int, session: Session, limit_s: float) -> Plain:
+        most_s: how long the first look may wait for one that sleeps, at least LIMIT_S.
+        """
+        limit_s = LIMIT_S if self._asked else max(LIMIT_S, min(FIRST_LIMIT_S, most_s))
+        self._asked += 1
+        unasked = {index: why for index in range(len(self._sessions)) for why in [self._put(index, limit_s)] if why}
+        self._tell_who_is_late([index for index in range(len(self._sessions)) if index not in unasked], limit_s)
+        self.told = [unasked.get(index) or self._answer(index) for index in range(len(self._sessions))]
+
+    def _put(self, index: int, limit_s: float) -> Optional[Plain]:
+        """Put the question; or what is told of a GPU that is left alone, or cannot be asked."""
         if self._silent[index] >= PATIENCE and self._asked % REST:
             return _silent(index, Reason("timed-out", "has not answered for a while"))
         try:
-            told: Plain = session.ask(limit_s)
+            self._sessions[index].put(limit_s)
         except Unreadable as error:
-            self._silent[index] += 1
-            return _silent(index, error.reason)
+            return self._missed(index, error.reason)
+        return None
+
+    def _answer(self, index: int) -> Plain:
+        try:
+            told: Plain = self._sessions[index].answer()
+        except Unreadable as error:
+            return self._missed(index, error.reason)
         self._silent[index] = 0
         return told
+
+    def _missed(self, index: int, reason: Reason) -> Plain:
+        self._silent[index] += 1
+        return _silent(index, reason)
+
+    def _tell_who_is_late(self, asked: List[int], limit_s: float) -> None:
+        until = time.monotonic() + min(child.PATIENCE_S, limit_s)
+        late = [index for index in asked if not self._sessions[index].is_ready(until) and not self._silent[index]]
+        if late and self.waiting_for:
+            self.waiting_for([self._sessions[index].name for index in late], limit_s)
 
     def counters(self, _host: Host) -> Found:
         """A source for ``counters.take``, out of the last look."""

@@ -6,7 +6,7 @@ A look reads what counts (``collect.counters``), asks the GPUs (``gpus.py``) and
 
 import time
 from dataclasses import replace
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from ddp_doctor import document
 from ddp_doctor.ask import Ask
@@ -14,7 +14,7 @@ from ddp_doctor.collect import gather
 from ddp_doctor.collect.counters import SOURCES, Key, Source, Take, take, width
 from ddp_doctor.facts import Counter, Memory, NodeFacts, Rates, Reason, Trends
 from ddp_doctor.host import Host
-from ddp_doctor.watch.gpus import WatchedGpus
+from ddp_doctor.watch.gpus import WaitingFor, WatchedGpus
 from ddp_doctor.watch.kernel import KernelTail
 from ddp_doctor.watch.memory import MemoryHistories
 
@@ -22,6 +22,8 @@ AT_START = ("os", "gpus", "torch", "env", "launch", "network", "rdma", "time", "
 """Sections as they were at the start: which devices there are, and which of them a job would use."""
 SLOW = ("network", "rdma", "time", "disk", "processes")
 SLOW_EVERY_S = 60.0
+START_S = 5.0
+"""The facts of the start have so long where a watch is shorter than that; a node in order needs half a second."""
 CLOCK_STEP_S = 0.5
 """A wall clock that differs by more from the monotonic one than at the last look was set. Synchronisers slew smaller offsets
 (chronyd's and ntpd's step threshold is 0.128 s or more)."""
@@ -30,19 +32,28 @@ CLOCK_STEP_S = 0.5
 class Looks:
     """The node as it is watched. ``at_start``: its facts at the start; ``close`` ends what was opened."""
 
-    def __init__(self, host: Host, ask: Ask) -> None:
+    def __init__(
+        self, host: Host, ask: Ask, for_s: Optional[float] = None, waiting_for: Optional[WaitingFor] = None
+    ) -> None:
+        """for_s: how long is watched at most: what hangs at the start is not waited for much longer than that.
+
+        waiting_for: told once what does not answer, and how many seconds it has, where that is known.
+        """
         self._host, self._ask = host, replace(ask, profile="quick", sample_s=0.0)
-        self.at_start = document.facts_collected(gather(host, self._ask, sections=AT_START))
+        most_s = None if for_s is None else max(START_S, for_s)
+        self.at_start = document.facts_collected(
+            gather(host, self._ask, most_s, AT_START, _once(waiting_for, most_s) if waiting_for else None)
+        )
         self._facts = self.at_start
         count = len((self.at_start.gpus.gpus if self.at_start.gpus else None) or ())
-        self.gpus = WatchedGpus(host, count if self._by_nvml() else 0)
+        self.gpus = WatchedGpus(host, count if self._by_nvml() else 0, waiting_for)
         self._kernel = KernelTail(host)
         self.histories = MemoryHistories()
         self._sources: Dict[str, Source] = {**SOURCES, "gpu": self.gpus.counters}
         self._slow_at = self._started = time.monotonic()
         self._offset_s = time.time() - self._started
         self._steps, self._largest_s = 0, 0.0
-        self.gpus.look()
+        self.gpus.look(float("inf") if for_s is None else for_s)
         self._last = take(host, self._sources)
 
     @property
@@ -109,6 +120,18 @@ class Looks:
     def close(self) -> None:
         self.gpus.close()
         self._kernel.close()
+
+
+def _once(waiting_for: WaitingFor, limit_s: Optional[float]) -> Callable[[List[str]], None]:
+    """For ``gather``, which tells each second who is still out: say it the first time."""
+    told: List[str] = []
+
+    def tell(names: List[str]) -> None:
+        if not told:
+            told.extend(names)
+            waiting_for(names, limit_s)
+
+    return tell
 
 
 def rates_between(before: Take, now: Take) -> Rates:

@@ -21,6 +21,9 @@ Answer = Callable[[], Any]
 MAX_ANSWER_BYTES = 2**20
 """What one GPU tells is some kB."""
 
+REST_S = 0.2
+"""A child that has begun to write an answer of some kB has ended it in no time."""
+
 
 class Session:
     """``begin`` runs in the child once and returns what answers each question there, as JSON data."""
@@ -29,17 +32,33 @@ class Session:
         self.name, self._begin = name, begin
         self._pid: Optional[int] = None
         self._questions = self._answers = -1
+        self._limit_s = self._ends_at = 0.0
 
     def ask(self, limit_s: float) -> Any:
-        """The answer. Raises Unreadable: timed-out or crashed, with the session over, or what the child said."""
+        """The answer to a question put now. Raises what ``put`` and ``answer`` raise."""
+        self.put(limit_s)
+        return self.answer()
+
+    def put(self, limit_s: float) -> None:
+        """Put a question, which has so long to be answered. Raises Unreadable where there is nobody to put it to."""
         if self._pid is None:
             self._start()
-        try:
+        self._limit_s, self._ends_at = limit_s, time.monotonic() + limit_s
+        with contextlib.suppress(OSError):  # ``answer`` says that it has ended
             os.write(self._questions, b"?")
-            answer = json.loads(self._line(limit_s))
+
+    def is_ready(self, until: float) -> bool:
+        """Does the answer begin before ``until``, on the monotonic clock?"""
+        ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
+        return bool(ready)
+
+    def answer(self) -> Any:
+        """The answer. Raises Unreadable: timed-out or crashed, with the session over, or what the child said."""
+        try:
+            answer = json.loads(self._line())
         except _Late:
             self.close()
-            raise Unreadable(Reason("timed-out", f"{self.name}: no answer in {limit_s:g} s")) from None
+            raise Unreadable(Reason("timed-out", f"{self.name}: no answer in {self._limit_s:g} s")) from None
         except (OSError, ValueError) as error:
             self.close()
             raise Unreadable(Reason("crashed", f"{self.name}: {error}")) from None
@@ -58,12 +77,12 @@ class Session:
             os.kill(pid, signal.SIGKILL)
         child.reap(pid, child.GRACE_S)
 
-    def _line(self, limit_s: float) -> bytes:
-        """One line of the child's, waited for at most so long. Raises _Late, OSError."""
-        ends_at, line = time.monotonic() + limit_s, b""
+    def _line(self) -> bytes:
+        """One line of the child's. Raises _Late, OSError."""
+        line = b""
         while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, ends_at - time.monotonic()))
-            if not ready:
+            # the rest of an answer that has begun is not given up because others were waited for meanwhile
+            if not self.is_ready(max(self._ends_at, time.monotonic() + REST_S) if line else self._ends_at):
                 raise _Late
             part = os.read(self._answers, 65536)
             if not part:

@@ -32,6 +32,7 @@ from ddp_doctor.watch.gpus import PATIENCE, WatchedGpus
 from ddp_doctor.watch.kernel import KernelTail
 from ddp_doctor.watch.looks import Looks, rates_between
 from ddp_doctor.watch.memory import MemoryHistories
+from ddp_doctor.watch.session import Session
 from judging import own_checks
 from running import DOCTOR, doctor
 
@@ -238,6 +239,44 @@ def test_a_gpu_that_hangs_is_left_alone_after_a_while(watched_gpus, monkeypatch)
         watched.look()
     assert watched.told[0].get("fault") is None
     assert watched.told[1]["fault"] == "has not answered for a while"
+
+
+def test_all_gpus_are_asked_before_one_is_waited_for(watched_gpus, monkeypatch):
+    calls = []
+    for name in ("put", "answer"):
+        own = getattr(Session, name)
+        monkeypatch.setattr(Session, name, lambda s, *a, own=own, name=name: (calls.append(name), own(s, *a))[1])
+    watched = watched_gpus(count=3)
+    watched.look()
+    assert calls == ["put"] * 3 + ["answer"] * 3
+    assert [told.get("fault") for told in watched.told] == [None] * 3
+
+
+@pytest.mark.parametrize(("most_s", "limit_s"), [(0.1, 0.2), (0.3, 0.3), (60.0, 0.5)])
+def test_who_is_waited_for_is_told_once_with_the_time_it_has(watched_gpus, monkeypatch, most_s, limit_s):
+    monkeypatch.setattr("ddp_doctor.watch.gpus.LIMIT_S", 0.2)
+    monkeypatch.setattr("ddp_doctor.watch.gpus.FIRST_LIMIT_S", 0.5)
+    monkeypatch.setattr("ddp_doctor.child.PATIENCE_S", 0.1)
+    watched, told = watched_gpus({"1:nvmlDeviceGetUUID": "hang"}), []
+    watched.waiting_for = lambda *late: told.append(late)
+    watched.look(most_s)
+    watched.look(most_s)
+    assert [seconds for names, seconds in told if "GPU 1" in names] == [limit_s]
+
+
+def test_what_hangs_at_the_start_is_not_waited_for_longer_than_is_watched(fake_nvml, monkeypatch):
+    monkeypatch.setattr("ddp_doctor.watch.looks.START_S", 5.0)
+    monkeypatch.setattr("ddp_doctor.watch.gpus.LIMIT_S", 0.2)
+    fake_nvml.install(fake_nvml.healthy(3), {"1:nvmlDeviceGetUUID": "hang", "2:nvmlDeviceGetUUID": "hang"})
+    told = []
+    looks = Looks(Host(), Ask(), 0.1, lambda *late: told.append(late))
+    try:
+        assert looks.at_start.gpus.gpus[0].fault is None
+        assert {gpu.unread["uuid"].kind for gpu in looks.at_start.gpus.gpus[1:]} == {"deadline"}
+        assert told[0] == (["gpus"], 5.0)
+        assert [bool(gpu.get("fault")) for gpu in looks.gpus.told] == [False, True, True]
+    finally:
+        looks.close()
 
 
 def test_new_lines_of_the_kernels_log_are_events(monkeypatch, tmp_path):
