@@ -1,5 +1,6 @@
 """The kernel's log: faults of PCIe, RDMA adapters, memory, disks and of the kernel itself since boot."""
 
+from dataclasses import replace
 from typing import Callable, Iterator, List, Optional
 
 from ddp_doctor.checks.xid import times, when, window
@@ -38,7 +39,7 @@ def pcie_corrected_flood(
         contact in the slot or on a riser is the usual reason.
     See: https://docs.kernel.org/PCI/pcieaer-howto.html
     """
-    yield from _counted(kernel_log, "aer", _corrected, "kernel.pcie_corrected", "corrected PCIe errors",
+    yield from _counted(kernel_log, "aer", _corrected, "kernel.pcie_corrected_per_day", "corrected PCIe errors",
                         lambda e: f"the PCIe link of {_name(e, gpus, rdma)} corrects many errors")  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def link_flaps(kernel_log: KernelLog) -> Iterator[Reading]:
         the node or the switch boots; a bad cable or module takes it down again and again.
     See: https://facebookresearch.github.io/gcm/docs/GCM_Health_Checks/health_checks/check-syslogs/link-flaps
     """
-    yield from _counted(kernel_log, "link", lambda e: True, "kernel.link_downs", "times a link went down",
+    yield from _counted(kernel_log, "link", lambda e: True, "kernel.link_downs_per_day", "times a link went down",
                         lambda e: f"the link of {e.device} went down {times(e)}")  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def cpu_throttled(kernel_log: KernelLog) -> Iterator[Reading]:
     Why: Ranks on this node start kernels and feed data more slowly, and all others wait for them.
     See: https://docs.kernel.org/driver-api/thermal/x86_pkg_temperature_thermal.html
     """
-    yield from _counted(kernel_log, "thermal", lambda e: True, "kernel.cpu_throttled", "times a core was too hot",
+    yield from _counted(kernel_log, "thermal", lambda e: True, "kernel.cpu_throttled_per_day", "times a core was too hot",
                         lambda e: f"{e.device} was too hot and lowered its clock")  # fmt: skip
 
 
@@ -226,14 +227,24 @@ def _faults(log: KernelLog, kinds: object, wanted: Wanted, name: str, say: Say) 
 
 
 def _counted(log: KernelLog, kind: str, wanted: Wanted, threshold: str, name: str, say: Say) -> Iterator[Reading]:
-    """Like ``_faults``, for events of which a few are no fault."""
+    """Like ``_faults``, for events of which a few a day are no fault."""
     limit, events = bound(threshold), _of(log, kind, wanted)
     most = limit.warning if limit.warning is not None else 0.0
-    many = [event for event in events if event.count > most]
+    many = [event for event in events if in_a_day(event, log) > most]
     for event in many:
-        yield _reading(event, log, say(event), f"at most {most:.0f} {name}")
+        reading = _reading(event, log, say(event), f"at most {most:.0f} {name} in a day")
+        busiest = f"{in_a_day(event, log):.0f} in a day, {reading.measured}"
+        yield replace(reading, measured=busiest, source=limit.source)
     if not many:
         yield Reading(ok=True, measured=f"{sum(e.count for e in events)} {name} {window(log)}")
+
+
+def in_a_day(event: KernelEvent, log: KernelLog) -> float:
+    """How many like lines came within a day: at most, or where facts do not tell that, on the mean over the log."""
+    if event.most_in_a_day is not None:
+        return event.most_in_a_day
+    days = (log.until - log.since) / 86_400 if log.until is not None and log.since is not None else 1.0
+    return event.count / max(1.0, days)
 
 
 def _of(log: KernelLog, kinds: object, wanted: Wanted) -> List[KernelEvent]:

@@ -960,6 +960,8 @@ class KernelEvent:
     """Unix time in seconds of the first; None where the line has no time that can be placed."""
     last_at: Optional[float] = None
     count: int = 1
+    most_in_a_day: Optional[int] = None
+    """So many of the like lines, at most, came within 24 hours; None where one of them has no time."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ overwritten the journal is asked too. The log is the machine's, in a container t
 
 import os
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ddp_doctor import redact
 from ddp_doctor.ask import Ask
@@ -19,6 +20,7 @@ from ddp_doctor.numerals import whole
 from ddp_doctor.unreadable import Unreadable
 
 LIMIT_S = 12.0
+DAY_S = 86_400.0
 RING_LIMIT_S, TOOL_LIMIT_S = 2.0, 3.0
 LINES_LIMIT, EVENTS_LIMIT = 1000, 100
 """The newest lines with each needle are parsed; of each kind of event the newest are kept, like ones folded."""
@@ -102,15 +104,26 @@ def _events(lines: Iterable[str], boot: Optional[float], now: float) -> Iterable
 def fold(events: Iterable[KernelEvent]) -> Tuple[Tuple[KernelEvent, ...], int]:
     """(Like events made one, in the order of their first; how many lines are of those beyond EVENTS_LIMIT of a kind)."""
     folded: Dict[Any, KernelEvent] = {}
+    times: Dict[Any, List[Optional[float]]] = {}
     for event in events:
         key = (event.kind, event.code, event.pci, event.device, *_telling(event))
         known = folded.get(key)
         folded[key] = event if known is None else replace(known, count=known.count + 1, last_at=event.last_at)
+        times.setdefault(key, []).append(event.first_at)
+    folded = {key: replace(event, most_in_a_day=most_in_a_day(times[key])) for key, event in folded.items()}
     kept: List[KernelEvent] = []
     for kind in dict.fromkeys(event.kind for event in folded.values()):
         kept += [event for event in folded.values() if event.kind == kind][-EVENTS_LIMIT:]
     left_out = sum(event.count for event in folded.values()) - sum(event.count for event in kept)
     return tuple(event for event in folded.values() if event in kept), left_out
+
+
+def most_in_a_day(times: Sequence[Optional[float]]) -> Optional[int]:
+    """How many of these moments, at most, lie within 24 hours; None where one is not known."""
+    known = sorted(moment for moment in times if moment is not None)
+    if len(known) < len(times):
+        return None
+    return max((n + 1 - bisect_right(known, last - DAY_S) for n, last in enumerate(known)), default=0)
 
 
 def _telling(event: KernelEvent) -> Tuple[Optional[str], ...]:

@@ -40,8 +40,8 @@ def log(*lines):
         (("mlx5_core 0000:12:00.0: Detected insufficient power on the PCIe slot (27W).",), "kernel/adapter-trouble"),
         (("mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged",), None),
         (("mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 2): ACCESS_REG(0x805) op_mod(0x1) failed",), None),
-        ((LINK,) * 5, None),
-        ((LINK,) * 6, "kernel/link-flaps"),
+        ((LINK,) * 4, None),
+        ((LINK,) * 5, "kernel/link-flaps"),
         (("EDAC MC1: 1 UE memory read error",), "kernel/memory-uncorrected"),
         (("EDAC MC1: 3 CE memory read error",), "kernel/memory-corrected"),
         ((HOT,), None),
@@ -59,6 +59,38 @@ def log(*lines):
 def test_each_fault_is_told_by_one_check(lines, failed):
     told = {check for check in CHECKS if outcome(check, kernel_log=log(*lines)) != "passed"}
     assert told == ({failed} if failed else set())
+
+
+DAY_S = 86_400.0
+
+
+def spread(line, count, days, burst=0):
+    """A log of so many days with like lines at even distances, and a burst of some in its last minutes."""
+    until = 1e9 + days * DAY_S
+    moments = [1e9 + n * days * DAY_S / max(1, count) for n in range(count)] + [until - 60 - n for n in range(burst)]
+    events = fold(replace(event_of(line), first_at=at, last_at=at) for at in moments)[0]
+    return KernelLog(source="journal", since=1e9, until=until, whole_boot=True, events=events, dropped=0)
+
+
+@pytest.mark.parametrize(
+    ("check", "line", "a_day"),
+    [("pcie-corrected-flood", CORRECTED, 100), ("link-flaps", LINK, 4), ("cpu-throttled", HOT, 10)],
+)
+def test_what_is_seldom_is_no_fault_however_long_the_log_is(check, line, a_day):
+    def judge(log):
+        (verdict,) = judged(f"kernel/{check}", Policy(nnodes=2), kernel_log=log)
+        return verdict
+
+    assert judge(spread(line, 90 * a_day, 90)).outcome.value == "passed"
+    assert judge(spread(line, 90 * a_day, 45)).outcome.value == "failed"
+    burst = judge(spread(line, 2, 90, burst=a_day + 1))
+    assert burst.outcome.value == "failed"
+    assert burst.measured.startswith(f"{a_day + 1} in a day, {a_day + 3} lines")
+    assert burst.expected.endswith("in a day")
+    without = spread(line, 90 * a_day, 90)
+    older = replace(without, events=tuple(replace(event, most_in_a_day=None) for event in without.events))
+    assert judge(older).outcome.value == "passed"
+    assert judge(replace(older, since=None)).outcome.value == "failed"
 
 
 def test_devices_are_named():

@@ -151,6 +151,14 @@ def test_a_flood_of_one_kind_of_event_hides_no_other():
 
 
 @pytest.mark.parametrize(
+    ("hours", "most"),
+    [([], 0), ([0], 1), ([0, 23, 24], 2), ([0, 24, 48], 1), ([48, 1, 2, 0], 3), ([0, None], None)],
+)
+def test_the_busiest_day(hours, most):
+    assert kernel_log.most_in_a_day([None if h is None else 3600.0 * h for h in hours]) == most
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:{pid}]",
