@@ -20,7 +20,7 @@ from ddp_doctor.watched import Watched, looked_at
 
 NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
 
-NOTHING = Reason("not-applicable", "nothing of the kind on this node")
+NOTHING = Reason("not-applicable", "nothing to look at on this node")
 
 
 def judge(facts: NodeFacts, checks: Iterable[Check], config: Config) -> List[Verdict]:

@@ -69,7 +69,8 @@ class Seen:
             self.first.append(facts)
         if any(reason.kind in CUT_SHORT for reason in facts.reasons.values()):
             self.cut_short.add(facts.name)
-        wrong = [reason for reason in facts.reasons.values() if reason.kind in LOST]
+        other_system = facts.how.via in header.OTHER_TOOLS  # whose report is not judged at all
+        wrong = [reason for reason in facts.reasons.values() if reason.kind in LOST or other_system]
         if wrong and all(getattr(facts, section) is None for section in SECTIONS):
             self.lost[facts.name] = wrong[0]
         looked = bool(facts.torch) or "torch" not in facts.reasons or facts.reasons["torch"].kind != "not-asked"

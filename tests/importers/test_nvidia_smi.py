@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from ddp_doctor import engine, importers
+from ddp_doctor import engine, examine, importers
 from ddp_doctor.collect import nvidia_smi
 from ddp_doctor.config import Config
 from ddp_doctor.facts import SECTIONS
@@ -223,7 +223,10 @@ def test_processes_are_read_from_words_and_from_the_table():
 
 def test_windows_is_not_judged():
     text = WORDS.replace("    MIG Mode", "    Driver Model\n        Current      : WDDM\n    MIG Mode")
-    assert facts(text).reasons["gpus"].kind == "not-applicable"
+    report = examine.report([facts(text)], list(own_checks().checks.values()), own_checks(), Config())
+    why = "Windows is not judged: the checks are for Linux"
+    assert report.summary.headline == f"Cannot tell: nothing could be read ({why})."
+    assert report.summary.exit_status == 3
 
 
 @pytest.mark.parametrize(
