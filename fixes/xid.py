@@ -5,11 +5,11 @@ from typing import Iterator, Optional, Tuple
 
 from ddp_doctor import xids
 from ddp_doctor.facts import Gpus, KernelEvent, KernelLog, Launch, Os
-from ddp_doctor.fixes._node import is_slurm, service
+from ddp_doctor.fixes._node import service
+from ddp_doctor.fixes.gpu._steps import DEBUG, drain
 from ddp_doctor.model import Remedy, Step, Verdict, command, say
 
 CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
-DEBUG = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html"
 
 
 def gpu_fault(finding: Verdict, kernel_log: KernelLog, os: Optional[Os] = None, gpus: Optional[Gpus] = None,
@@ -97,21 +97,7 @@ def _remedy(action: str, finding: Verdict, os: Optional[Os], launch: Optional[La
     if os is not None and os.container:
         text = f"A container can reset nothing. To be done on the node: {xids.ACTIONS.get(action, action)}."
         return Remedy("Tell who runs the node, and ask for another one", (say(text, who="cluster admin"),))
-    return Remedy(_TITLES.get(action, _TITLES["contact-support"]), (*_away(launch), *_steps(action, finding, os)))
-
-
-def _away(launch: Optional[Launch]) -> Tuple[Step, ...]:
-    if is_slurm(launch):
-        text = 'scontrol update NodeName="$(hostname -s)" State=DRAIN Reason="GPU fault"'
-        return (
-            command(
-                text,
-                who="cluster admin",
-                scope="this node",
-                undo='scontrol update NodeName="$(hostname -s)" State=RESUME',
-            ),
-        )
-    return ()  # fmt: skip
+    return Remedy(_TITLES.get(action, _TITLES["contact-support"]), (drain(launch), *_steps(action, finding, os)))
 
 
 def _steps(action: str, finding: Verdict, os: Optional[Os]) -> Tuple[Step, ...]:

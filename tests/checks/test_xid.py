@@ -89,6 +89,12 @@ def test_a_fault_names_the_gpu_the_time_and_the_way_out():
     assert "State=DRAIN" in text
 
 
+def test_without_a_scheduler_the_node_is_taken_out_of_service_by_hand():
+    (verdict,) = judged("xid/gpu-fault", kernel_log=log(xid(79, "lost")), gpus=GPUS)
+    assert "Take the node out of service, so that no job starts on it." in remedy_text(verdict)
+    assert "scontrol" not in remedy_text(verdict)
+
+
 def test_a_container_is_told_to_ask():
     (verdict,) = judged("xid/gpu-fault", kernel_log=log(xid(79, "lost")), gpus=GPUS, os=Os(container="docker"))
     text = remedy_text(verdict)
