@@ -1,6 +1,6 @@
 """Checks of the GPUs' pace: what lowers their clocks now, heat, and limits that somebody set."""
 
-from typing import Callable, Iterator, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from ddp_doctor.accelerators import answering, label
 from ddp_doctor.checks.gpu._siblings import Compared, compared
@@ -49,11 +49,40 @@ def slowed_by_power_brake(gpus: Gpus) -> Iterator[Reading]:
         wait for the slowest GPU.
     See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
     """
-    yield from _reason(
-        gpus,
-        "hw_power_brake_slowdown",
-        "a signal of the machine holds {gpu} down: its power supply, or a limit of the rack",
-    )
+    braked = _braked(gpus)
+    if not (len(braked) > 1 and all(braked)):  # that is told of the node as a whole
+        yield from _reason(
+            gpus,
+            _BRAKE,
+            "a signal of the machine holds {gpu} down: its power supply, or a limit of the rack",
+        )
+
+
+@check(Severity.ERROR)
+def all_slowed_by_power_brake(gpus: Gpus) -> Iterator[Reading]:
+    """The machine has told all its GPUs to halve their clocks, or more, to save power.
+
+    Why: The machine has lost a power supply, or a limit of the rack holds it down. The whole node runs at half its speed or
+        less, and all other nodes of a job wait for it.
+    See: https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlClocksEventReasons.html
+    """
+    braked = _braked(gpus)
+    if len(braked) > 1:
+        number = plural(len(braked), "GPU")
+        yield Reading(
+            ok=not all(braked),
+            measured=f"{sum(braked)} of {number} slowed down by the machine's power brake",
+            expected="none",
+            message=f"a signal of the machine holds all {number} down: its power supply, or a limit of the rack",
+        )
+
+
+_BRAKE = "hw_power_brake_slowdown"
+
+
+def _braked(gpus: Gpus) -> List[bool]:
+    """Of each GPU that tells: does the machine's power brake hold it down?"""
+    return [_BRAKE in reasons and not _at_full_clocks(gpu) for gpu, reasons in _told(gpus)]
 
 
 @check(Severity.WARNING)

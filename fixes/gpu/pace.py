@@ -55,6 +55,9 @@ def slowed_by_power_brake() -> Iterator[Remedy]:
     )  # fmt: skip
 
 
+all_slowed_by_power_brake = slowed_by_power_brake
+
+
 def slowed_by_hardware() -> Iterator[Remedy]:
     yield Remedy(
         "See whether it is heat or power",

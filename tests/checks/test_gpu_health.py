@@ -128,6 +128,8 @@ def ids():
         # pace
         (node(throttle=("hw_slowdown", "hw_thermal_slowdown")), "slowed-by-heat"),
         (node(throttle=("hw_slowdown", "hw_power_brake_slowdown")), "slowed-by-power-brake"),
+        (all_are(throttle=("hw_slowdown", "hw_power_brake_slowdown")), "all-slowed-by-power-brake"),
+        (one(throttle=("hw_slowdown", "hw_power_brake_slowdown")), "slowed-by-power-brake"),
         (node(throttle=("hw_slowdown",)), "slowed-by-hardware"),
         (node(throttle=("sw_thermal_slowdown",)), "slowed-by-driver-for-heat"),
         (node(temperature_c=82), ""),

@@ -352,7 +352,7 @@ BROKEN = {
     "broken/oci-h100.sweep-host4.handle-unknown-error.txt": "gpu/unreadable",
     "broken/oci-h100.sweep-host6.7-gpus-listed.txt": "gpu/list-incomplete",
     "broken/oci-h100.sweep-host7.6-gpus-listed.txt": "gpu/list-incomplete",
-    "gpud/nvidia-smi-query.535.161.08.out.0.valid": "gpu/slowed-by-power-brake",
+    "gpud/nvidia-smi-query.535.161.08.out.0.valid": "gpu/all-slowed-by-power-brake",
     "gpud/nvidia-smi-query.535.183.01.out.0.invalid": "gpu/fewer-listed-than-attached",
     "k8s-test-infra-mock/qx-gb200-ecc-injected.xml": "gpu/row-remap-failed gpu/uncorrected-memory-errors",
     "k8s-test-infra-mock/qx-gb200-lost.xml": "gpu/not-answering gpu/row-remap-failed gpu/uncorrected-memory-errors",
