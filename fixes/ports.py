@@ -1,7 +1,7 @@
 """Remedies for TCP ports."""
 
 import shlex
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional
 
 from ddp_doctor.collect.master import DEFAULT_PORT
 from ddp_doctor.facts import Launch, Network, Reach
@@ -36,7 +36,8 @@ def master_port_privileged(launch: Launch, network: Optional[Network] = None) ->
 
 def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator[Remedy]:
     """A port below the range, or reserve this one."""
-    yield _other_port(network, launch)
+    if _outside(network, launch):
+        yield _other_port(network, launch)
     port = launch.master_port
     see = "https://docs.kernel.org/networking/ip-sysctl.html"
     text = f"sysctl -w net.ipv4.ip_local_reserved_ports={port}"
@@ -51,12 +52,22 @@ def master_port_in_ephemeral_range(launch: Launch, network: Network) -> Iterator
 
 
 def _other_port(network: Network, launch: Launch) -> Remedy:
-    """A free port that no outgoing connection gets: the first ones after torchrun's default that nobody listens on."""
-    taken = {s.port for s in network.listening or ()} | {launch.master_port}
-    low, high = network.port_range or (32768, 60999)
-    free = next(port for port in range(DEFAULT_PORT, 65536) if port not in taken and not low <= port <= high)
+    """A free port that no outgoing connection gets, where there is one: the first after torchrun's default."""
+    free = next(iter(_outside(network, launch) or _free(network, launch)), DEFAULT_PORT)
     text = f"Use another port on all nodes: --master-port {free} (or MASTER_PORT={free})."
     return Remedy("Use another port", (say(text, scope="this job", see=TORCHRUN),))
+
+
+def _outside(network: Network, launch: Launch) -> List[int]:
+    """Free ports outside the range of outgoing connections; none where that was widened to 65535."""
+    low, high = network.port_range or (32768, 60999)
+    return [port for port in _free(network, launch) if not low <= port <= high]
+
+
+def _free(network: Network, launch: Launch) -> List[int]:
+    """Ports from torchrun's default on that nobody listens on."""
+    taken = {s.port for s in network.listening or ()} | {launch.master_port}
+    return [port for port in range(DEFAULT_PORT, 65536) if port not in taken]
 
 
 def master_port_unreachable(reach: Reach, finding: Verdict, launch: Optional[Launch] = None) -> Iterator[Remedy]:

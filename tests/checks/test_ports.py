@@ -81,6 +81,15 @@ def test_a_port_that_the_kernel_gives_away_is_noted(port, found):
     assert outcome("ports/master-port-in-ephemeral-range", launch=launch, network=network()) == found
 
 
+def test_where_every_port_is_given_away_a_free_one_or_its_reservation_is_offered():
+    wide = Network(listening=(PYTHON, Socket("::", 29501)), port_range=(1024, 65535))
+    (taken,) = judged("ports/master-port-taken", launch=MASTER, network=wide)
+    assert "--master-port 29502" in remedy_text(taken)
+    (given,) = judged("ports/master-port-in-ephemeral-range", launch=MASTER, network=wide)
+    assert "--master-port" not in remedy_text(given)
+    assert "ip_local_reserved_ports=29500" in remedy_text(given)
+
+
 def attempt(outcome, errno=None, duration_s=None, neighbour=None, host="10.0.0.1", port=29500):
     return Connection(host, port, "10.0.0.1", outcome, errno, duration_s, neighbour)
 
