@@ -226,7 +226,9 @@ def _numbers(text: str) -> Set[int]:
 
 
 def _listed(nodes: Set[str]) -> str:
-    return f"NUMA node{'' if len(nodes) == 1 else 's'} {' and '.join(sorted(nodes, key=int))}"
+    return (
+        f"NUMA node{'' if len(nodes) == 1 else 's'} {' and '.join(sorted(nodes, key=lambda node: (len(node), node)))}"
+    )
 
 
 def _processors(number: float) -> str:

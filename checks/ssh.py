@@ -1,5 +1,6 @@
 """Checks of ssh between nodes: only some launchers need it, and only for jobs of several nodes."""
 
+import re
 from typing import Iterator, Optional
 
 from ddp_doctor.checks._job import SSH_LAUNCHERS
@@ -130,14 +131,13 @@ def writable_by_others(ssh: Ssh, os: Optional[Os] = None) -> Iterator[Reading]:
 
 def _mode(file: SshFile, unwanted: int, message: str) -> Reading:
     """The file's mode may have none of the bits ``unwanted``."""
+    if not re.fullmatch("[0-7]{1,5}", file.mode):
+        return Reading(ok=None, subject=file.path, reason=Reason("unreadable", f"{file.mode[:40]!r} is no file mode"))
+    bits = int(file.mode, 8)
     return Reading(
-        ok=not _bits(file) & unwanted,
+        ok=not bits & unwanted,
         subject=file.path,
         measured=f"mode {file.mode}",
-        expected=f"mode {_bits(file) & ~unwanted:04o}",
+        expected=f"mode {bits & ~unwanted:04o}",
         message=message,
     )
-
-
-def _bits(file: SshFile) -> int:
-    return int(file.mode, 8)

@@ -131,10 +131,10 @@ def _look_from_each(facts: NodeFacts, job: int) -> Iterator[str]:
     yield f"# a job on {job} machines: look from each, with the address of the first one:"
     if address:
         yield "# (this machine's is filled in, as if it were the first)"
-    command = f"ddp-doctor run --nnodes {job} --node-rank {{}} --master-addr {shlex.quote(address or 'IP')}"
-    yield command.format(0)
+    master = shlex.quote(address or "IP")
+    yield f"ddp-doctor run --nnodes {job} --node-rank 0 --master-addr {master}"
     yield "# and on the other machine:" if job == 2 else f"# and on the others, with --node-rank 1 to {job - 1}:"
-    yield command.format(1)
+    yield f"ddp-doctor run --nnodes {job} --node-rank 1 --master-addr {master}"
 
 
 def _torchrun(facts: NodeFacts) -> str:

@@ -337,6 +337,10 @@ def test_a_loopback_master_is_not_repeated():
     assert commands(node)[0] == "ddp-doctor run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1"
 
 
+def test_braces_in_an_address_are_not_filled_in():
+    assert "ddp-doctor run --nnodes 2 --node-rank 1 --master-addr '{}{1}'" in commands(facts(ip="{}{1}"))
+
+
 def test_the_worst_finding_is_explained_first():
     found = following(facts(), verdicts=[verdict(FAILED, Severity.NOTE, "a/b"), verdict(FAILED)], nnodes=1)
     assert found[1] == "ddp-doctor checks limits/memlock-too-low"

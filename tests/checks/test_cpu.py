@@ -159,6 +159,12 @@ def test_processors_of_one_node_for_gpus_of_both(allowed, found, launch, expecte
     assert outcome("cpu/bound-to-one-numa-node", cpu=cpu, gpus=found, launch=launch) == expected
 
 
+def test_a_numa_node_without_a_number_is_named_as_well():
+    cpu = server(numa_cpus={"10": "0-31", "2": "0-31", "%s": "0-31"}, allowed_list="0-31")
+    (verdict,) = judged("cpu/bound-to-one-numa-node", cpu=cpu, gpus=gpus())
+    assert "on NUMA nodes 2 and %s and 10" in verdict.measured
+
+
 def test_the_binding_in_words():
     (verdict,) = judged(
         "cpu/bound-to-one-numa-node", cpu=server(allowed=32, allowed_list="0-31"), gpus=gpus(), os=Os(container="")

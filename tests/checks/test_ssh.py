@@ -120,6 +120,13 @@ def test_a_private_key_is_for_its_owner(mode, expected):
     assert outcome("ssh/private-key-exposed", ssh=Ssh(files=files)) == expected
 
 
+@pytest.mark.parametrize("mode", ["", "rw-------", "\u00b2", "0o600", "7" * 5000])
+def test_what_is_no_mode_is_unknown(mode):
+    key = SshFile("/home/ana/.ssh/id_ed25519", mode, 1000, "private-key")
+    (verdict,) = judged("ssh/private-key-exposed", ssh=Ssh(files=(key,)))
+    assert (verdict.outcome.value, verdict.reason.kind) == ("skipped", "unreadable")
+
+
 def test_a_node_without_keys_has_none_exposed():
     assert outcome("ssh/private-key-exposed", ssh=Ssh(files=())) == "skipped"
 
