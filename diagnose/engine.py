@@ -6,7 +6,7 @@ import traceback
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from ddp_doctor.cluster.fleet import Fleet
 from ddp_doctor.config import Config
@@ -16,7 +16,7 @@ from ddp_doctor.policy import Policy
 from ddp_doctor.policy import for_node as policy_for_node
 from ddp_doctor.registry import Check, Function
 from ddp_doctor.units import moment
-from ddp_doctor.watched import Watched, looked_at
+from ddp_doctor.watched import Watched, forget, looked_at
 
 NOT_SAID = Reason("unreadable", "the check could not tell and does not say why")
 
@@ -44,8 +44,9 @@ OF_A_NODE = frozenset((*SECTIONS, "reasons", "policy"))
 class Judge:
     """Judges nodes one after another; the verdicts are without their node's name.
 
-    A check is not asked again where all that it looks at is as on a node before, which is seen by the identity of the
-    fields: ``document.Reader`` makes equal ones one object. That is what makes large fleets of like nodes cheap.
+    A check is not asked again where all that it looks at is as on the node before, or on one of the last nodes, which is
+    seen by the identity of the fields: ``document.Reader`` makes equal ones one object. That is what makes large fleets of
+    like nodes cheap.
     """
 
     def __init__(self, checks: Iterable[Check], config: Config) -> None:
@@ -55,6 +56,10 @@ class Judge:
             asked = {*check.parameters, *(check.fix.parameters if check.fix else ())} & OF_A_NODE
             groups.setdefault(tuple(sorted(asked)), []).append(check)
         self._groups = [_Group(names, members) for names, members in groups.items()]
+        self._last: Dict[str, Any] = {}
+        """What was supplied for the node before."""
+        self._shown: Dict[str, Any] = {}
+        """Sections of the node that is judged, as checks are shown them."""
         self._same: Dict[Verdict, Verdict] = {}
         """Verdicts, so that equal ones of many nodes are one object."""
 
@@ -62,63 +67,124 @@ class Judge:
         """Every check's verdicts, in batches that are the very same objects for nodes that are alike."""
         policy = replace(policy_for_node(self._config.policy, facts.launch), collected_on=_day(facts.collected_at))
         config = replace(self._config, policy=policy)
-        supply = _supply(facts, policy)
-        terms = {"policy": _terms(policy), "reasons": frozenset(supply["reasons"].items())}
-        return [self._of_group(group, terms, supply, config) for group in self._groups]
+        supply = {**_supply(facts, policy), "terms": _terms(policy)}
+        changed = _changed(self._last, supply)
+        self._last, self._shown = supply, {}
+        return [self._of_group(group, changed, supply, config) for group in self._groups]
 
     def verdicts(self, facts: NodeFacts) -> List[Verdict]:
         """The same, one by one."""
         return [verdict for batch in self.batches(facts) for verdict in batch]
 
-    def _of_group(self, group: "_Group", terms: Dict[str, Any], supply: Dict[str, Any], config: Config) -> Batch:
-        known = group.answers.get(group.key(terms, supply))
+    def _of_group(self, group: "_Group", changed: "Changed", supply: Dict[str, Any], config: Config) -> Batch:
+        """What a group of checks says: the same as of the node before, or else each of them is asked."""
+        if not group.touched(changed):
+            return group.last
+        if group.members:
+            answers = [self._of_group(member, changed, supply, config) for member in group.members]
+            group.last = tuple(verdict for answer in answers for verdict in answer)
+            for member in group.members:
+                group.saw(member.looked_at)
+        else:
+            group.last = self._of_check(group, supply, config)
+        return group.last
+
+    def _of_check(self, group: "_Group", supply: Dict[str, Any], config: Config) -> Batch:
+        """What the one check of a group says: as of one of the last nodes, or it is asked."""
+        known = group.answers.get(group.key(supply))
         if known is not None:
             return known[0]
-        watched = {name: Watched.of(supply[name]) if name in SECTIONS else supply[name] for name in group.names}
-        given = {**supply, **watched}
-        verdicts = (v for c in group.checks if _is_for(c, supply) for v in _verdicts(c, "", given, config))
-        batch = tuple(self._same.setdefault(v, v) for v in verdicts)
-        group.remember(batch, watched, terms, supply)
+        check = group.checks[0]
+        watched = {name: self._watched(name, supply) for name in group.names}
+        verdicts = _verdicts(check, "", {**supply, **watched}, config) if _is_for(check, supply) else ()
+        batch = tuple(self._same.setdefault(verdict, verdict) for verdict in verdicts)
+        group.saw({name: looked_at(section) for name, section in watched.items()})
+        group.remember(batch, supply)
         return batch
+
+    def _watched(self, name: str, supply: Dict[str, Any]) -> Any:
+        """A parameter's value; of a section a watched one, the same for all checks of a node, of which nothing is seen yet."""
+        if name not in SECTIONS:
+            return supply[name]
+        if name not in self._shown:
+            self._shown[name] = Watched.of(supply[name])
+        forget(self._shown[name])
+        return self._shown[name]
+
+
+Changed = Mapping[str, Optional[AbstractSet[str]]]
+"""Parameter -> the fields that are others than on the node before; None: all of it."""
+
+
+def _changed(last: Mapping[str, Any], supply: Mapping[str, Any]) -> Changed:
+    found: Dict[str, Optional[AbstractSet[str]]] = {}
+    for name in SECTIONS:
+        old, new = last.get(name), supply[name]
+        if old is None or new is None:
+            same = bool(last) and old is new and last["reasons"][name] is supply["reasons"][name]
+            found[name] = frozenset() if same else None
+        elif old is not new:
+            before = old.__dict__
+            found[name] = {key for key, value in new.__dict__.items() if before.get(key) is not value}
+    for name in ("terms", "reasons"):
+        if not last or last[name] != supply[name]:
+            found[name] = None
+    return found
 
 
 class _Group:
     """Checks that ask for the same parameters, and what came of the last nodes.
 
-    A check is a pure function: where every field of sections that the group's checks ever looked at is the very object of
-    a node before, the answer is that node's.
+    A check is a pure function: where every field of sections that it ever looked at is the very object of a node before,
+    the answer is that node's. ``members``: a group for each of several checks, since one that looks at what differs from
+    node to node is no reason to ask the others again.
     """
 
     def __init__(self, names: Tuple[str, ...], checks: List[Check]) -> None:
         self.names, self.checks = names, checks
+        self.members = [_Group(names, [check]) for check in checks] if len(checks) > 1 else []
+        self.last: Batch = ()
         self.answers: Dict[Any, Tuple[Batch, Any]] = {}
-        self._looked_at: Dict[str, Set[str]] = {name: set() for name in names}
+        self.looked_at: Dict[str, Set[str]] = {name: set() for name in names}
         self._values: Dict[str, Callable[[Any], Tuple[Any, ...]]] = {}
 
-    def key(self, terms: Dict[str, Any], supply: Dict[str, Any]) -> Tuple[Any, ...]:
+    def touched(self, changed: Changed) -> bool:
+        """Is anything that the checks look at another than on the node before?"""
+        if "terms" in changed:  # severities depend on it, whether a check asks for it or not
+            return True
+        for name in self.names:
+            if name in changed:
+                fields = changed[name]
+                if fields is None or not self.looked_at[name].isdisjoint(fields):
+                    return True
+        return False
+
+    def key(self, supply: Dict[str, Any]) -> Tuple[Any, ...]:
         """What the answer depends on: the identity of each field that was looked at, or of the reason for no section."""
-        parts: List[Any] = [terms["policy"]]  # severities depend on it, whether a check asks for it or not
+        parts: List[Any] = [supply["terms"]]
         for name in self.names:
             section = supply[name]
-            if name in terms:
-                parts.append(terms[name])
+            if name == "reasons":
+                parts.append(frozenset(section.items()))
             elif section is None:
                 parts.append(id(supply["reasons"][name]))
             elif name in self._values:
                 parts.extend(map(id, self._values[name](section)))
         return tuple(parts)
 
-    def remember(self, batch: Batch, watched: Dict[str, Any], terms: Dict[str, Any], supply: Dict[str, Any]) -> None:
-        """Keep an answer with the sections on whose fields it rests, so that these keep their identity."""
-        for name, section in watched.items():
-            seen = looked_at(section)
-            if not seen <= self._looked_at[name]:
-                self._looked_at[name] |= seen
-                self._values[name] = _getter(sorted(self._looked_at[name]))
+    def saw(self, seen: Mapping[str, AbstractSet[str]]) -> None:
+        """Fields of sections that the checks looked at: from now on answers depend on them, too."""
+        for name, fields in seen.items():
+            if not fields <= self.looked_at[name]:
+                self.looked_at[name] |= fields
+                self._values[name] = _getter(sorted(self.looked_at[name]))
                 self.answers.clear()
+
+    def remember(self, batch: Batch, supply: Dict[str, Any]) -> None:
+        """Keep an answer with the sections on whose fields it rests, so that these keep their identity."""
         if len(self.answers) >= REMEMBERED:
             del self.answers[next(iter(self.answers))]
-        self.answers[self.key(terms, supply)] = (batch, [supply[name] for name in self.names] + [supply["reasons"]])
+        self.answers[self.key(supply)] = (batch, [supply[name] for name in self.names] + [supply["reasons"]])
 
 
 def _getter(names: List[str]) -> Callable[[Any], Tuple[Any, ...]]:

@@ -139,6 +139,7 @@ class Sockets:
     by: str = ""
 
 
+@by_identity
 def sockets(interfaces: Sequence[Interface], env: Optional[Env], version: Optional[Version] = None) -> Sockets:
     """The interfaces that NCCL will take on this node (ncclFindInterfaces)."""
     version = version or NEWEST
@@ -288,6 +289,7 @@ class HcaPort:
         return None if self.port.state is None else self.port.state == "ACTIVE"
 
 
+@by_identity
 def hca_ports(devices: Sequence[RdmaDevice], env: Optional[Env], version: Optional[Version] = None) -> List[HcaPort]:
     """Ports that NCCL_IB_HCA admits, whatever their state. EFA and the like have no such link layer: they need a plug-in."""
     named = hca_list(env, version)
@@ -421,6 +423,7 @@ class Carrier:
     ports: Tuple[HcaPort, ...] = ()
 
 
+@by_identity
 def carrier(rdma: Optional[Rdma], env: Optional[Env], version: Optional[Version] = None) -> Carrier:
     """The network that NCCL will take (ncclNetInit): a plug-in, its own InfiniBand and RoCE, or TCP sockets."""
     return overridden(env) or _own_network(rdma, env, version)

@@ -10,6 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ddp_doctor import nvlink
 from ddp_doctor.facts import Cpu, Gpu, Gpus, NodeFacts, PciDevice, Topology
+from ddp_doctor.remembered import by_identity
 
 NEAR = ("PIX", "PXB")
 """Without the processor in between: what NCCL's GPUDirect RDMA takes by default up to PXB (NCCL_NET_GDR_LEVEL)."""
@@ -106,6 +107,7 @@ LEGEND = (
 )
 
 
+@by_identity
 def matrix(
     topology: Topology, gpus: Optional[Gpus] = None, cpu: Optional[Cpu] = None, virtualisation: Optional[str] = None
 ) -> Tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, FrozenSet, Optional, Set
+from typing import Any, FrozenSet, Iterator, Optional, Set
 
 
 class Watched:
@@ -25,6 +25,35 @@ def looked_at(section: Any) -> FrozenSet[str]:
     """The fields that were asked for of a watched section; none for None and for what is not watched."""
     seen: Set[str] = getattr(section, "__dict__", {}).get(_SEEN, set())
     return frozenset(seen) & _names(section.__class__) if seen else frozenset()
+
+
+def forget(section: Any) -> Set[str]:
+    """Count anew what is looked at of a section, where it is watched; what had been until now."""
+    kept = getattr(section, "__dict__", None)
+    if kept is None or _SEEN not in kept:
+        return set()
+    seen: Set[str] = kept[_SEEN]
+    kept[_SEEN] = set()
+    return seen
+
+
+def look(section: Any, names: Set[str]) -> None:
+    """Count these fields as looked at, where the section is watched."""
+    kept = getattr(section, "__dict__", {})
+    if _SEEN in kept:
+        kept[_SEEN] |= names
+
+
+def parts(section: Any) -> Iterator[Any]:
+    """What a section, watched or not, holds, and its class; of anything else itself."""
+    held = getattr(section, "__dict__", None)
+    if held is None:
+        yield section
+        return
+    yield type(section)
+    for name, value in held.items():
+        if name != _SEEN:
+            yield value
 
 
 @lru_cache(maxsize=None)
