@@ -5,9 +5,6 @@ from typing import Optional
 from ddp_doctor.facts import Launch
 from ddp_doctor.policy import Policy
 
-SSH_LAUNCHERS = ("ssh", "mpirun", "deepspeed")
-"""Launchers that log in to every node; the others start their ranks by a daemon, or on each node by hand."""
-
 
 def ranks_here(policy: Policy, launch: Optional[Launch] = None) -> Optional[int]:
     """Ranks on this node, as the policy or the launcher says; None when neither does."""

@@ -3,7 +3,7 @@
 import re
 from typing import Iterator, Optional
 
-from ddp_doctor.checks._job import SSH_LAUNCHERS
+from ddp_doctor.ask import SSH_LAUNCHERS
 from ddp_doctor.facts import Logins, Os, Reason, Ssh, SshFile
 from ddp_doctor.model import Reading, Severity, check, known, why_unknown
 from ddp_doctor.policy import Policy

@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, Optional, Tuple
 
 PROFILES = ("quick", "standard", "deep")
+SSH_LAUNCHERS = ("ssh", "mpirun", "deepspeed")
+"""Launchers that log in to every node; the others start their ranks by a daemon, or on each node by hand."""
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,10 @@ def _report_of_nodes(options: Any, config: Any, baseline: Optional[str]) -> Any:
     names, remarks = gathering.named(options["nodes"], options["hostfile"], options["exclude_nodes"])
     for remark in remarks:
         process.complain(remark)
-    ask, pairs_asked = _ask({**options, "python": None}, config), _asked_for("pairs", config)
+    ask, pairs_asked = (
+        _ask({**options, "python": None, "launcher": config.policy.launcher}, config),
+        _asked_for("pairs", config),
+    )
     plan = gathering.plan(names, ask, options, config.policy.scope, pairs_asked)
     checks, loaded = _checks(config)
     fleet = _fleet(config, baseline)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ddp_doctor import document
-from ddp_doctor.ask import Ask
+from ddp_doctor.ask import SSH_LAUNCHERS, Ask
 from ddp_doctor.cluster import between, push, ssh
 from ddp_doctor.cluster import hostfile as hostfiles
 from ddp_doctor.cluster.folding import shortened
@@ -22,6 +22,8 @@ NODE_LIMIT_S = 120.0
 """A node's facts, without samples and compute tests: importing torch from a cold shared file system is the longest."""
 DEEP_S = 240.0
 """What the compute test may take on top (``collect.compute.TEST_LIMIT_S`` and its children)."""
+MOST_LOGINS = 128
+"""From the first node to others: four rounds of ``collect.logins.SIDE_BY_SIDE``, a minute where none of them answers."""
 JUDGING_S = 1.0
 """What --deadline leaves for judging and printing."""
 
@@ -120,11 +122,28 @@ def node_limit_s(ask: Ask) -> float:
 
 
 def asks_of(base: Ask, nodes: Sequence[str]) -> Dict[str, Ask]:
-    """What each node is asked: the same, with its own rank where the master is one of them."""
-    ranks = {node: rank for rank, node in enumerate(ranked(base.master_addr, nodes))}
-    known = base.master_addr in ranks
+    """What each node is asked: the same, with its own rank where the master is one of them, and whom it logs in to."""
+    order = ranked(base.master_addr, nodes)
+    known = base.master_addr in order
     count = base.nnodes or (len(nodes) if len(nodes) > 1 else None)
-    return {node: replace(base, nnodes=count, node_rank=ranks[node] if known else None, cwd=None) for node in nodes}
+    asked = replace(base, nnodes=count, cwd=None)
+    by_rank = {
+        node: replace(asked, node_rank=rank if known else None, peers=base.peers or _peers(base, rank, order))
+        for rank, node in enumerate(order)
+    }
+    return {node: by_rank[node] for node in nodes}
+
+
+def _peers(base: Ask, rank: int, order: Sequence[str]) -> Tuple[str, ...]:
+    """Whom a node logs in to: what the launcher will do, where it starts ranks over ssh.
+
+    The first node starts the others; Open MPI's daemons start further ones in a tree (plm_rsh_tree_spawn), so that each node
+    tries two more, and every node is tried from three places.
+    """
+    if base.launcher not in SSH_LAUNCHERS:
+        return ()
+    others = [*order[rank + 1 :], *order[:rank]]
+    return tuple(others[:MOST_LOGINS] if rank == 0 else others[:2])
 
 
 def ranked(master: Optional[str], nodes: Sequence[str]) -> List[str]:

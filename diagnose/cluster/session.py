@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 import queue
+import resource
 import threading
 import time
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ LINE_LIMIT_BYTES = 64 * 2**20
 STDERR_KEPT_BYTES = 8192
 PINGS = 3
 """So many readings of a node's clock; the one with the shortest round trip counts."""
+FILES_EACH, FILES_OTHER = 4, 128
+"""Files that ClusterShell holds open for a connection (two socket pairs, one pipe while it starts), and everything else."""
 PATIENCE_S = 0.5
 FAREWELL_S = 2.0
 """What nodes get to end by themselves before their connections are cut."""
@@ -74,6 +77,7 @@ class Session:
         """(node, number of the request, answer or reason); a node without a name: the engine has ended."""
         self._clocks: Dict[str, Tuple[float, float]] = {}
         self._numbers = itertools.count(1)
+        _make_room(fanout)
         self._up = threading.Event()
         self._engine: Optional[_Engine] = None
         self._thread = threading.Thread(target=self._run, name="ddp-doctor-session", daemon=True)
@@ -142,6 +146,16 @@ class Session:
     def clock(self, node: str) -> Optional[Tuple[float, float]]:
         """(offset of the node's clock to ours, how far that may be off) in seconds, by the quickest of PINGS questions."""
         return self._clocks.get(node)
+
+
+def _make_room(connections: int) -> None:
+    """Lift our own soft limit of open files, where the hard one allows it: a connection takes some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_EACH * connections + FILES_OTHER
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):  # not allowed to: connections then fail, and say so
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _line(number: int, request: Mapping[str, Any]) -> bytes:
