@@ -129,6 +129,9 @@ _reaching = _options(
     click.option("--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of the nodes' sshd."),
     click.option("--ssh-jump", metavar="HOST", help="Through this host (ssh -J)."),
     click.option("--ssh-option", "ssh_options", multiple=True, metavar="NAME=VALUE", help="As in ssh_config(5): IdentityFile=~/.ssh/cluster. Repeatable."),
+)  # fmt: skip
+
+_listing = _options(
     click.option("--good-nodes", metavar="FILE", help="Write the nodes without a finding at or above --fail-on to FILE, one a line."),
     click.option("--bad-nodes", metavar="FILE", help="Write the others to FILE: those with one, and those that did not answer."),
     click.option("--fold-lists", is_flag=True, help="Write both as gpu[01-63]."),
@@ -138,6 +141,7 @@ _reaching = _options(
 @cli.command(short_help="Examine this node, or all nodes: what would fail, hang or crawl.")
 @_asking
 @_reaching
+@_listing
 @_judging
 @_printing
 @click.option(
@@ -196,22 +200,25 @@ def _write_lists(report: Any, options: Any, fail_on: Any) -> bool:
 def _report_of_nodes(options: Any, config: Any, baseline: Optional[str]) -> Any:
     """Examine many nodes over ssh."""
     from ddp_doctor import examine
+
+    checks, loaded = _checks(config)
+    fleet = _fleet(config, baseline)
+    launcher = config.policy.launcher
+    reached = _reached({**options, "launcher": launcher}, config, config.policy.scope, _asked_for("pairs", config))
+    return examine.report(reached, checks, loaded, config, examined=len(reached), fleet=fleet), fleet
+
+
+def _reached(options: Any, config: Any = None, scope: str = "user", pairs_asked: Optional[bool] = None) -> List[Any]:
+    """The facts of many nodes, or why there are none."""
     from ddp_doctor.cluster import gathering
     from ddp_doctor.progress import Progress
 
     names, remarks = gathering.named(options["nodes"], options["hostfile"], options["exclude_nodes"])
     for remark in remarks:
         process.complain(remark)
-    ask, pairs_asked = (
-        _ask({**options, "python": None, "launcher": config.policy.launcher}, config),
-        _asked_for("pairs", config),
-    )
-    plan = gathering.plan(names, ask, options, config.policy.scope, pairs_asked)
-    checks, loaded = _checks(config)
-    fleet = _fleet(config, baseline)
+    plan = gathering.plan(names, _ask({**options, "python": None}, config), options, scope, pairs_asked)
     with Progress() as progress:
-        reached = gathering.reach(plan, progress)
-    return examine.report(reached, checks, loaded, config, examined=len(names), fleet=fleet), fleet
+        return gathering.reach(plan, progress)
 
 
 def _fleet(config: Any, baseline: Optional[str]) -> Any:
@@ -298,19 +305,35 @@ def _time_for_collecting(deadline_s: Optional[float]) -> Optional[float]:
     return None if deadline_s is None else max(0.1, deadline_s - 0.5)
 
 
-@cli.command(short_help="This node's facts as JSON, or a bundle for support.")
+@cli.command(short_help="The facts of this node, or of all nodes, as JSON; or a bundle for support.")
 @_asking
+@_reaching
 @click.option(
     "--bundle",
     metavar="FILE.tar.gz",
     help="Also record everything that was read, to be judged elsewhere with run --replay.",
 )
-@click.option("--output", "output", default="-", show_default=True, metavar="FILE", help="Where the facts go as JSON.")
+@click.option(
+    "--output",
+    "output",
+    default="-",
+    show_default=True,
+    metavar="FILE",
+    help="Where the facts go as JSON; with --nodes or --hostfile a folder, for a file of each node.",
+)
 @click.option("--anonymise", is_flag=True, help="Replace host names, addresses and users, the same way throughout.")
 @click.option("--replay", metavar="BUNDLE", help="Take the facts from a recorded bundle.")
 def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optional[str], **options: Any) -> int:
-    """Collect this node's facts as JSON, secrets redacted; with --bundle also the recording for support."""
+    """Collect the facts of this node, or with --nodes or --hostfile of all nodes of a job, as JSON, secrets redacted; with
+    --bundle also the recording for support. run --facts judges them, elsewhere or later."""
     import json
+
+    if options["nodes"] or options["hostfile"]:
+        if bundle or anonymise or replay or output == "-":
+            raise click.UsageError(
+                "facts of many nodes go to a folder: --output FOLDER, without --bundle, --anonymise and --replay"
+            )
+        return _collect_nodes(output, options)
 
     from ddp_doctor import collect as collecting
     from ddp_doctor import recording
@@ -333,6 +356,22 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
         written.append(_written(bundle, lambda: recording.write_bundle(entries, bundle)))
     cut_short = any(reason["kind"] in ("interrupted", "deadline") for reason in facts["reasons"].values())
     return USAGE if not all(written) else UNSURE if cut_short else 0
+
+
+def _collect_nodes(folder: str, options: Any) -> int:
+    """Write a file of facts for each node; nodes without facts are named, and make the exit status 3."""
+    from ddp_doctor.cluster import kept
+    from ddp_doctor.cluster.reached import Unreachable
+
+    with _plain_errors():
+        reached = _reached(options)
+        os.makedirs(folder, exist_ok=True)
+    missing = [node for node in reached if isinstance(node, Unreachable)]
+    for node in missing:
+        process.complain(f"{node.name}: {node.reason.text}")
+    path = partial(os.path.join, folder)
+    written = [_written(path(name), partial(_write, path(name), text)) for name, text in kept.files(reached)]
+    return USAGE if not all(written) else UNSURE if missing else 0
 
 
 @cli.command(short_help="Rates and counters over time, and what only shows then.")

@@ -241,3 +241,42 @@ def test_a_node_that_dies_is_named(lab, hosts):
     assert running.returncode == 3
     report = json.loads(out)
     assert statuses(report) == {"n1": "examined", "victim": "unreachable"}
+
+
+def test_facts_of_all_nodes_are_kept_and_judged_later(hosts, tmp_path):
+    head, folder = hosts["head"], tmp_path / "facts"
+    asked = ["collect", "--nodes", "n[1-2]", "--output", str(folder)]
+    done = head.run([sys.executable, "-m", "ddp_doctor", *asked], check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["n1.json", "n2.json"]
+    again = head.run([sys.executable, "-m", "ddp_doctor", "run", "--facts", str(folder), "--json"], check=False)
+    report = json.loads(again.stdout)
+    assert set(statuses(report)) == {"n1", "n2"}
+    assert ("pairs/ports-blocked", "passed") in {(v["check"], v["outcome"]) for v in report["verdicts"]}
+
+
+def test_a_node_without_facts_is_named_and_the_others_are_kept(hosts, tmp_path):
+    asked = ["collect", "--profile", "quick", "--nodes", "n1,nowhere", "--output", str(tmp_path / "facts")]
+    done = hosts["head"].run([sys.executable, "-m", "ddp_doctor", *asked], check=False)
+    assert done.returncode == 3
+    assert "nowhere: its name cannot be resolved" in done.stderr
+    assert [path.name for path in (tmp_path / "facts").iterdir()] == ["n1.json"]
+
+
+def test_facts_of_many_nodes_need_a_folder(hosts):
+    done = hosts["head"].run([sys.executable, "-m", "ddp_doctor", "collect", "--nodes", "n1"], check=False)
+    assert done.returncode == 2
+    assert "--output FOLDER" in done.stderr
+
+
+def test_where_ranks_start_over_ssh_the_nodes_log_in_to_each_other(hosts):
+    asked = ("--profile", "standard", "--select", "ssh", "--launcher", "mpirun", "--master-addr", "n1")
+    status, report = run(hosts["head"], "--nodes", "n[1-3]", *asked)
+    failed = {
+        (v["node"], v["subject"])
+        for v in report["verdicts"]
+        if v["check"] == "ssh/login-fails" and v["outcome"] == "failed"
+    }
+    assert status == 1
+    assert ("n1", "n2") in failed  # only the head knows keys and hosts
+    assert {node for node, _ in failed} == {"n1", "n2", "n3"}
