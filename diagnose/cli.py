@@ -117,9 +117,12 @@ _printing = _options(
 
 
 _reaching = _options(
-    click.option("--nodes", multiple=True, metavar="NODES", help="Examine these nodes over ssh, not this one: gpu[01-64], a,b, or a ClusterShell group @gpu. Repeatable."),
+    click.option("--nodes", "--nodelist", "nodes", multiple=True, metavar="NODES", help="Examine these nodes over ssh, not this one: gpu[01-64], a,b, or a ClusterShell group @gpu. Repeatable."),
     click.option("--hostfile", metavar="FILE", help="Examine the nodes that FILE names: as for MPI, DeepSpeed, pdsh, or /etc/hosts."),
     click.option("--exclude-nodes", multiple=True, metavar="NODES", help="But not these."),
+    click.option("--slurm", is_flag=True, help="By srun instead of ssh: all nodes of this allocation; outside of one those of --nodes or --partition."),
+    click.option("--partition", metavar="NAME", help="With --slurm: the nodes of this partition that are idle."),
+    click.option("--slurm-option", "slurm_options", multiple=True, metavar="NAME=VALUE", help="As for srun(1): account=ml, gpus-per-node=8. Repeatable."),
     click.option("--push", is_flag=True, help="Nothing is installed on the nodes: what runs there travels over ssh, and leaves nothing."),
     click.option("--remote-command", metavar="COMMAND", help="How ddp-doctor is called on the nodes (default: as here, at the same path)."),
     click.option("--fanout", type=click.IntRange(1, 1024), metavar="N", help="So many nodes at once (default: 64)."),
@@ -162,10 +165,10 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
         raise click.UsageError(f"unexpected argument {_printable(files[0])!r}; facts files are given with --facts")
     if facts_given and replay:
         raise click.UsageError("--facts and --replay exclude each other")
-    cluster = bool(options["nodes"] or options["hostfile"])
+    cluster = _is_cluster(options)
     if cluster and (facts_given or replay):
         raise click.UsageError(
-            "nodes are examined, or facts are judged: --nodes and --hostfile go with neither --facts nor --replay"
+            "nodes are examined, or facts are judged: --nodes, --hostfile and --slurm go with neither --facts nor --replay"
         )
     writers = _writers(options)
     with _plain_errors():
@@ -183,6 +186,10 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
     return status if saved and listed else USAGE
 
 
+def _is_cluster(options: Any) -> bool:
+    return bool(options["nodes"] or options["hostfile"] or options["slurm"])
+
+
 def _write_lists(report: Any, options: Any, fail_on: Any) -> bool:
     """Were the lists of good and bad nodes written, where they are wanted?"""
     if not (options["good_nodes"] or options["bad_nodes"]):
@@ -198,7 +205,7 @@ def _write_lists(report: Any, options: Any, fail_on: Any) -> bool:
 
 
 def _report_of_nodes(options: Any, config: Any, baseline: Optional[str]) -> Any:
-    """Examine many nodes over ssh."""
+    """Examine many nodes, over ssh or by Slurm."""
     from ddp_doctor import examine
 
     checks, loaded = _checks(config)
@@ -213,10 +220,10 @@ def _reached(options: Any, config: Any = None, scope: str = "user", pairs_asked:
     from ddp_doctor.cluster import gathering
     from ddp_doctor.progress import Progress
 
-    names, remarks = gathering.named(options["nodes"], options["hostfile"], options["exclude_nodes"])
+    names, remarks = gathering.named(options, os.environ)
     for remark in remarks:
         process.complain(remark)
-    plan = gathering.plan(names, _ask({**options, "python": None}, config), options, scope, pairs_asked)
+    plan = gathering.plan(names, _ask({**options, "python": None}, config), options, scope, pairs_asked, os.environ)
     with Progress() as progress:
         return gathering.reach(plan, progress)
 
@@ -328,7 +335,7 @@ def collect(bundle: Optional[str], output: str, anonymise: bool, replay: Optiona
     --bundle also the recording for support. run --facts judges them, elsewhere or later."""
     import json
 
-    if options["nodes"] or options["hostfile"]:
+    if _is_cluster(options):
         if bundle or anonymise or replay or output == "-":
             raise click.UsageError(
                 "facts of many nodes go to a folder: --output FOLDER, without --bundle, --anonymise and --replay"

@@ -15,10 +15,15 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
-from ddp_doctor import __version__, child
+from ddp_doctor import __version__, broadcast, child
 from ddp_doctor.facts import SCHEMA_VERSION, SECTIONS
 
 MARK = "DDP-DOCTOR-ANSWER "
+PIECE_MARK = "DDP-DOCTOR-PIECE "
+PIECE_BYTES = 600
+"""srun passes on lines of up to 1024 bytes whole (MAX_MSG_LEN of its slurmstepd); a node's name has up to 255."""
+TOGETHER = "DDP_DOCTOR_TOGETHER"
+"""Set in the environment of nodes that share one stream in and one out; SLURMD_NODENAME tells who each is."""
 REQUEST_LIMIT_BYTES = 16 * 2**20
 """A request names, at most, all nodes of a large cluster with their addresses."""
 LIMIT_S = 600.0
@@ -61,11 +66,16 @@ def _told(_signum: int, _frame: Any) -> None:
 def _serve(requests: int, answers: int) -> None:
     """Answer requests until {"do": "end"}. Raises Ended."""
     state: Dict[str, Any] = {}
-    _say(answers, {"hello": {"tool_version": __version__, "schema_version": SCHEMA_VERSION}})
-    for request in _lines(requests):
+    name = os.environ.get("SLURMD_NODENAME", "") if os.environ.pop(TOGETHER, "") else ""
+    say = partial(_say_together, answers, name) if name else partial(_say, answers)
+    say({"hello": {"tool_version": __version__, "schema_version": SCHEMA_VERSION}})
+    for line in _lines(requests):
+        request = broadcast.own(line, name)
+        if request is None:
+            continue
         if request.get("do") == "end":
             return
-        _say(answers, _answered(request, state, requests))
+        say(_answered(request, state, requests))
 
 
 def _lines(fd: int) -> Iterator[Request]:
@@ -88,7 +98,19 @@ def _lines(fd: int) -> Iterator[Request]:
 
 
 def _say(fd: int, answer: Dict[str, Any]) -> None:
-    data = f"\n{MARK}{json.dumps(answer, allow_nan=False)}\n".encode("ascii")
+    _write(fd, f"\n{MARK}{json.dumps(answer, allow_nan=False)}\n".encode("ascii"))
+
+
+def _say_together(fd: int, name: str, answer: Dict[str, Any]) -> None:
+    """The same where many nodes write into one stream, which keeps but short lines whole: in pieces that bear our name."""
+    text = json.dumps(answer, allow_nan=False)
+    for start in range(0, len(text), PIECE_BYTES):
+        end = start + PIECE_BYTES
+        word = "more" if end < len(text) else "end"
+        _write(fd, f"{PIECE_MARK}{name} {word} {text[start:end]}\n".encode("ascii"))
+
+
+def _write(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
 
@@ -161,11 +183,18 @@ def _facts(request: Request) -> Dict[str, Any]:
     from ddp_doctor.collect import gather
     from ddp_doctor.host import Host
 
+    os.environ.update(_texts(request.get("environment")))
+    for name in request.get("without") or ():
+        os.environ.pop(str(name), None)
     sections = tuple(name for name in SECTIONS if name in (request.get("sections") or SECTIONS))
     ask = typed({**request["ask"], "cwd": _cwd()})
     facts = gather(Host(), ask, request.get("deadline_s"), sections)
     facts["how"]["via"] = request.get("via", "ssh")
     return facts
+
+
+def _texts(given: Any) -> Dict[str, str]:
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
 
 
 def _cwd() -> Optional[str]:

@@ -8,13 +8,13 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 from ddp_doctor import document
 from ddp_doctor.ask import SSH_LAUNCHERS, Ask
-from ddp_doctor.cluster import between, push, ssh
+from ddp_doctor.cluster import between, push, slurm, ssh
 from ddp_doctor.cluster import hostfile as hostfiles
 from ddp_doctor.cluster.folding import shortened
 from ddp_doctor.cluster.names import BadNodes, parse_nodes
 from ddp_doctor.cluster.reached import Reached, Unreachable
-from ddp_doctor.cluster.session import FANOUT, Answer, Session
-from ddp_doctor.cluster.ssh import CONNECT_S, Way
+from ddp_doctor.cluster.session import FANOUT, Answer, Session, Way
+from ddp_doctor.cluster.ssh import CONNECT_S
 from ddp_doctor.facts import Reason, to_plain
 from ddp_doctor.scope import sections_in
 
@@ -41,6 +41,8 @@ class Plan:
     """For one node, from the start of its ssh."""
     deadline_s: Optional[float] = None
     """For all nodes."""
+    lost: Tuple[Unreachable, ...] = ()
+    """Nodes of which it was known before that nothing can be started there."""
     between: Optional[str] = None
     """How much is tried of the ways between the nodes (``between.depth``); None: nothing."""
 
@@ -49,10 +51,14 @@ class Plan:
         """Do the connections outlast the facts, since all nodes have one at once, and ways between them will be tried?"""
         return self.between is not None and 1 < len(self.asks) <= self.fanout
 
+    def session_between(self) -> Session:
+        """Connections to all nodes at once, for the ways between them."""
+        return self.way.session(min(len(self.asks), between.MOST_NODES), between.LIMIT_S + self.way.connect_s)
+
     def session(self) -> Session:
         """Connections for the facts."""
         longest_s = self.node_limit_s + (self.way.connect_s + between.LIMIT_S if self.held else 0.0)
-        return Session(self.way, self.fanout, longest_s)
+        return self.way.session(self.fanout, longest_s)
 
     def limit_s(self) -> float:
         """For all: as long as the slowest nodes may take, in as many turns as there are."""
@@ -61,15 +67,17 @@ class Plan:
         return longest if self.deadline_s is None else min(longest, self.deadline_s)
 
 
-def named(nodes: Sequence[str], hostfile: Optional[str], excluded: Sequence[str]) -> Tuple[List[str], List[str]]:
+def named(options: Mapping[str, Any], env: Mapping[str, str]) -> Tuple[List[str], List[str]]:
     """The nodes that are meant, each once, and what there is to remark. Raises BadNodes and OSError."""
-    names, remarks = parse_nodes(nodes), []
-    if hostfile is not None:
-        read = hostfiles.read(hostfile)
+    names, remarks, path = parse_nodes(options["nodes"]), [], options["hostfile"]
+    if path is not None:
+        read = hostfiles.read(path)
         names = list(dict.fromkeys([*names, *read.names]))
         if read.repeated:
-            remarks.append(f"{hostfile}: named more than once, examined once: {shortened(read.repeated)}")
-    without = set(parse_nodes(excluded))
+            remarks.append(f"{path}: named more than once, examined once: {shortened(read.repeated)}")
+    if options["slurm"]:
+        names = slurm.nodes_of(names, options["partition"], env)
+    without = set(parse_nodes(options["exclude_nodes"]))
     left = [name for name in names if name not in without]
     if not left:
         raise BadNodes("no node is left to examine")
@@ -77,41 +85,68 @@ def named(nodes: Sequence[str], hostfile: Optional[str], excluded: Sequence[str]
 
 
 def plan(
-    nodes: Sequence[str], base: Ask, options: Mapping[str, Any], scope: str, pairs_asked: Optional[bool] = None
+    nodes: Sequence[str],
+    base: Ask,
+    options: Mapping[str, Any],
+    scope: str,
+    pairs_asked: Optional[bool] = None,
+    env: Optional[Mapping[str, str]] = None,
 ) -> Plan:
-    """The plan for these nodes by the command line's options. Raises BadNodes for what ssh must not be given.
+    """The plan for these nodes by the command line's options. Raises BadNodes for what ssh or srun must not be given.
 
     pairs_asked: are the ways between the nodes asked for by name, or judged by nobody? None: as the profile says.
     """
+    limit_s = options["node_timeout_s"] or node_limit_s(base)
     asks = asks_of(replace(base, python=options["python"]), nodes)
+    made = _by_slurm(nodes, options, env or {}, limit_s) if options["slurm"] else (_by_ssh(options), list(nodes), ())
+    chosen, up, lost = made
     return Plan(
-        way=way(options),
-        asks=asks,
+        way=chosen,
+        asks={node: asks[node] for node in up},
         sections=sections_in(scope),
-        fanout=options["fanout"] or FANOUT,
-        node_limit_s=options["node_timeout_s"] or node_limit_s(base),
+        fanout=len(nodes) if options["slurm"] else options["fanout"] or FANOUT,
+        node_limit_s=limit_s,
         deadline_s=None if options["deadline"] is None else max(0.1, options["deadline"] - JUDGING_S),
+        lost=tuple(lost),
         between=between.depth(base.profile, pairs_asked),
     )
 
 
-def way(options: Mapping[str, Any]) -> Way:
-    """How the nodes are reached. Raises BadNodes."""
+def _by_slurm(
+    nodes: Sequence[str], options: Mapping[str, Any], env: Mapping[str, str], limit_s: float
+) -> Tuple[Way, List[str], Sequence[Unreachable]]:
+    """One srun on the nodes that are up, and those that are not. Raises BadNodes."""
+    slurm.check_options(options)
+    command, preamble = _program(options)
+    up, lost = slurm.ready(nodes, "SLURM_JOB_ID" in env)
+    return slurm.step(up, command, preamble, options, env, limit_s), up, lost
+
+
+def _by_ssh(options: Mapping[str, Any]) -> Way:
+    """A connection to each node. Raises BadNodes."""
     for name in ("ssh_user", "ssh_jump"):
         if options[name] is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:,\[\]-]*", options[name]):
             raise BadNodes(f"--{name.replace('_', '-')} {options[name]!r}: not a name")
     for option in options["ssh_options"]:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*[ =].+", option):
             raise BadNodes(f"--ssh-option {option!r}: expected NAME=VALUE, as in ssh_config(5)")
-    if options["push"] and options["remote_command"]:
-        raise BadNodes("--push and --remote-command exclude each other")
+    if options["partition"] or options["slurm_options"]:
+        raise BadNodes("--partition and --slurm-option go with --slurm")
     connect_s = options["connect_timeout_s"] or CONNECT_S
     words = ssh.options(
         options["ssh_user"], options["ssh_port"], options["ssh_jump"], options["ssh_options"], connect_s
     )
+    command, preamble = _program(options)
+    return ssh.Way(command, words, connect_s, preamble)
+
+
+def _program(options: Mapping[str, Any]) -> Tuple[str, bytes]:
+    """The command line on a node, and what is sent first. Raises BadNodes."""
+    if options["push"] and options["remote_command"]:
+        raise BadNodes("--push and --remote-command exclude each other")
     if options["push"]:
-        return Way(push.command(), words, connect_s, push.archive())
-    return Way(ssh.installed(options["remote_command"]), words, connect_s)
+        return push.command(), push.archive()
+    return ssh.installed(options["remote_command"]), b""
 
 
 def node_limit_s(ask: Ask) -> float:
@@ -153,6 +188,10 @@ def ranked(master: Optional[str], nodes: Sequence[str]) -> List[str]:
 
 def reach(plan: Plan, progress: Callable[[List[str]], None]) -> List[Reached]:
     """Every node's facts, or why there are none, in the plan's order. After Ctrl-C: what was known by then."""
+    return [*(_reach(plan, progress) if plan.asks else ()), *plan.lost]
+
+
+def _reach(plan: Plan, progress: Callable[[List[str]], None]) -> List[Reached]:
     until = time.monotonic() + (plan.deadline_s or float("inf"))
     with plan.session() as session:
         nodes, interrupted = _facts_of_all(session, plan, progress)
@@ -199,7 +238,7 @@ def _between_many(
     plan: Plan, nodes: List[Reached], until: float, progress: Callable[[List[str]], None]
 ) -> List[Reached]:
     """Of more nodes than are asked for facts at once: all of them get a connection, to listen at the same time."""
-    with Session(plan.way, min(len(nodes), between.MOST_NODES), between.LIMIT_S + plan.way.connect_s) as session:
+    with plan.session_between() as session:
         return _between(session, plan, nodes, until, progress)
 
 
@@ -213,7 +252,8 @@ def _request(plan: Plan, ask: Ask) -> Dict[str, Any]:
         "sections": plan.sections,
         "deadline_s": patience_s,
         "limit_s": plan.node_limit_s,
-        "via": "ssh",
+        "via": plan.way.via,
+        **plan.way.extra,
     }
 
 

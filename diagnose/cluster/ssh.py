@@ -3,9 +3,11 @@
 import re
 import shlex
 import sys
-from dataclasses import dataclass
-from typing import Dict, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from ddp_doctor.cluster.session import Session
 from ddp_doctor.collect.logins import one_line, outcome_of
 from ddp_doctor.facts import Reason
 
@@ -35,8 +37,17 @@ class Way:
 
     command: str
     options: Tuple[str, ...] = ()
-    connect_s: int = CONNECT_S
+    connect_s: float = CONNECT_S
     preamble: bytes = b""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    via: str = "ssh"
+
+    def session(self, fanout: int, limit_s: float) -> Session:
+        """Connections to nodes, so many at once, each of which ends after so long."""
+        from ddp_doctor.cluster.ssh_engine import SshEngine
+
+        return Session(partial(SshEngine, self, fanout, limit_s), fanout)
 
     @property
     def options_text(self) -> str:

@@ -20,6 +20,11 @@ OPTIONS = {
     "ssh_port": None,
     "ssh_jump": None,
     "ssh_options": (),
+    "slurm": False,
+    "partition": None,
+    "slurm_options": (),
+    "hostfile": None,
+    "exclude_nodes": (),
 }
 
 
@@ -102,11 +107,13 @@ def test_how_much_is_tried_between_nodes(profile, asked, depth):
         {"ssh_options": ("ProxyCommand",)},
         {"ssh_options": ("-oProxyCommand=x",)},
         {"push": True, "remote_command": "x"},
+        {"partition": "gpu"},
+        {"slurm_options": ("account=x",)},
     ],
 )
 def test_what_ssh_must_not_be_given(given):
     with pytest.raises(BadNodes):
-        gathering.way({**OPTIONS, **given})
+        gathering.plan(["a"], Ask(), {**OPTIONS, **given}, "user")
 
 
 def test_a_plan_by_the_options():
@@ -119,9 +126,10 @@ def test_a_plan_by_the_options():
 def test_nodes_of_options_and_file_each_once(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("n2 slots=8\nn3\nn3\n")
-    names, remarks = gathering.named(["n[1-2]"], str(path), ["n1"])
+    given = {**OPTIONS, "nodes": ["n[1-2]"], "hostfile": str(path), "exclude_nodes": ["n1"]}
+    names, remarks = gathering.named(given, {})
     assert names == ["n2", "n3"]
     assert len(remarks) == 1
     assert "n3" in remarks[0]
     with pytest.raises(BadNodes, match="no node is left"):
-        gathering.named(["n1"], None, ["n1"])
+        gathering.named({**OPTIONS, "nodes": ["n1"], "exclude_nodes": ["n1"]}, {})

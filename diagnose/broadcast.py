@@ -1,0 +1,52 @@
+"""One line for many nodes: what all requests have in common, and what each node's own has besides.
+
+``srun`` gives its standard input to every task. A node's program takes from such a line what is meant for it.
+"""
+
+from typing import Any, Dict, List, Mapping, Optional
+
+Request = Dict[str, Any]
+
+
+def packed(requests: Mapping[str, Mapping[str, Any]]) -> Request:
+    """The requests of several nodes as one."""
+    common = _common(list(requests.values()))
+    return {"common": common, "to": {node: _rest(request, common) for node, request in requests.items()}}
+
+
+def own(request: Request, node: str) -> Optional[Request]:
+    """What is asked of this node: a plain request is for everybody; None where another one is meant."""
+    if "to" not in request:
+        return request
+    named, common = request["to"], request.get("common")
+    mine = named.get(node) if isinstance(named, dict) else None
+    return _merged(common, mine) if isinstance(common, dict) and isinstance(mine, dict) else None
+
+
+def _common(requests: List[Mapping[str, Any]]) -> Request:
+    found: Request = {}
+    for key, value in requests[0].items():
+        values = [request.get(key) for request in requests]
+        if all(each == value and type(each) is type(value) for each in values):
+            found[key] = value
+        elif all(isinstance(each, dict) for each in values):
+            found[key] = _common([each for each in values if isinstance(each, dict)])
+    return found
+
+
+def _rest(request: Mapping[str, Any], common: Mapping[str, Any]) -> Request:
+    found: Request = {}
+    for key, value in request.items():
+        if key not in common:
+            found[key] = value
+        elif value != common[key]:
+            found[key] = _rest(value, common[key])
+    return found
+
+
+def _merged(common: Mapping[str, Any], mine: Mapping[str, Any]) -> Request:
+    both = {**common, **mine}
+    for key in set(common) & set(mine):
+        if isinstance(common[key], dict) and isinstance(mine[key], dict):
+            both[key] = _merged(common[key], mine[key])
+    return both
