@@ -25,12 +25,14 @@ def own(request: Request, node: str) -> Optional[Request]:
 
 def _common(requests: List[Mapping[str, Any]]) -> Request:
     found: Request = {}
-    for key, value in requests[0].items():
-        values = [request.get(key) for request in requests]
-        if all(each == value and type(each) is type(value) for each in values):
-            found[key] = value
-        elif all(isinstance(each, dict) for each in values):
-            found[key] = _common([each for each in values if isinstance(each, dict)])
+    for key in requests[0]:
+        if not all(key in request for request in requests):
+            continue
+        values = [request[key] for request in requests]
+        if len({repr(value) for value in values}) == 1:  # 1, 1.0 and True are not the same
+            found[key] = values[0]
+        elif all(isinstance(value, dict) for value in values):
+            found[key] = _common(values)
     return found
 
 
@@ -39,7 +41,7 @@ def _rest(request: Mapping[str, Any], common: Mapping[str, Any]) -> Request:
     for key, value in request.items():
         if key not in common:
             found[key] = value
-        elif value != common[key]:
+        elif repr(value) != repr(common[key]):
             found[key] = _rest(value, common[key])
     return found
 

@@ -149,7 +149,10 @@ def nodes_of(named: Sequence[str], partition: Optional[str], env: Mapping[str, s
         return list(named)
     if partition is None:
         raise BadNodes("there is no allocation here: name the nodes with --nodes, or a --partition")
-    return [name for name, _ in states(("-p", partition))]
+    found = [name for name, _ in states(("-p", partition))]
+    if not found:
+        raise BadNodes(f"Slurm has no partition {partition!r}, or none with nodes: see sinfo")
+    return found
 
 
 def states(words: Sequence[str]) -> List[Tuple[str, str]]:
@@ -255,7 +258,7 @@ def why_it_ended(status: Optional[int], stderr: str) -> Reason:
     for pattern, text in _TEXTS:
         if any(re.search(pattern, line) for line in said):
             return Reason("unreachable", f"{text} (srun: {_last(said, pattern)})")
-    words = f": {_printable(said[-1])}" if said else ""
+    words = f": {_last(said, '')}" if said else ""
     return Reason("unreachable", f"srun ended with status {status}{words}")
 
 
