@@ -155,6 +155,11 @@ _listing = _options(
     help="Judge collected facts, a collect_env report or output of nvidia-smi, or re-print a saved report; more files or folders may follow.",
 )
 @click.option("--replay", metavar="BUNDLE", help="Judge a recorded bundle (tar.gz or folder) as if on its node.")
+@click.option(
+    "--in-job",
+    is_flag=True,
+    help="This process is a rank of a job: all nodes meet in torch's store, node 0 reports (default under torchrun).",
+)
 @click.option("--baseline", metavar="FILE", help="Hold the nodes against a good day that --save-baseline kept.")
 @click.option("--save-baseline", metavar="FILE", help="Keep what the nodes are like now, to compare with later.")
 @click.argument("files", nargs=-1)
@@ -166,11 +171,16 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
     if facts_given and replay:
         raise click.UsageError("--facts and --replay exclude each other")
     cluster = _is_cluster(options)
+    if options["in_job"] and (cluster or facts_given or replay):
+        raise click.UsageError("--in-job goes with none of --nodes, --hostfile, --slurm, --facts and --replay")
     if cluster and (facts_given or replay):
         raise click.UsageError(
             "nodes are examined, or facts are judged: --nodes, --hostfile and --slurm go with neither --facts nor --replay"
         )
     writers = _writers(options)
+    place = None if cluster or facts_given or replay else _place(options)
+    if place is not None:
+        return _run_in_job(place, writers, options)
     with _plain_errors():
         config = _config(options)
         baseline = options["baseline"]
@@ -181,9 +191,55 @@ def run(facts_given: Tuple[str, ...], files: Tuple[str, ...], replay: Optional[s
         else:
             report, fleet = _report_of_node(_host(replay), _ask(options, config), config, options["deadline"], baseline)
         saved = _saved_baseline(options["save_baseline"], fleet)
+    return _told(report, writers, options, config) if saved else USAGE
+
+
+def _told(report: Any, writers: List[Tuple[str, str]], options: Any, config: Any) -> int:
+    """Print the report and write the lists; the exit status."""
     status = _print(report, writers, options, config.fail_on)
-    listed = _write_lists(report, options, config.fail_on)
-    return status if saved and listed else USAGE
+    return status if _write_lists(report, options, config.fail_on) else USAGE
+
+
+def _place(options: Any) -> Any:
+    """Our place in a job whose ranks meet; None where this process is none of them."""
+    if not options["in_job"] and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    from ddp_doctor.cluster import in_job
+
+    with _plain_errors():
+        asked = options["in_job"] or in_job.is_rank_of_torchrun(os.environ, process.command_line_above())
+        return in_job.place(os.environ) if asked else None
+
+
+def _run_in_job(place: Any, writers: List[Tuple[str, str]], options: Any) -> int:
+    """One rank of each node collects, node 0 judges all and prints; the exit status is the same on all nodes."""
+    from ddp_doctor import collect as collecting
+    from ddp_doctor import examine
+    from ddp_doctor.cluster import gathering, in_job
+    from ddp_doctor.host import Host
+    from ddp_doctor.progress import Progress
+
+    if not place.collects:
+        return 0
+    with _plain_errors(), Progress() as progress:
+        config = _config(options)
+        checks, loaded = _checks(config)
+        fleet = _fleet(config, options["baseline"])
+        ask = _ask({**options, "python": options["python"] or sys.executable}, config)  # the ranks' own
+        limit_s = options["deadline"] or gathering.node_limit_s(ask)
+        facts = collecting.gather(Host(), ask, _time_for_collecting(options["deadline"]), waiting_for=progress)
+        facts["how"]["via"] = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "env://"
+        connect_s = min(in_job.CONNECT_S, options["deadline"] or in_job.CONNECT_S)
+        with in_job.Meeting(place, connect_s) as meeting:
+            if place.node:
+                meeting.bring(facts)
+                return meeting.status(limit_s + connect_s)
+            reached = meeting.gathered(facts, limit_s, progress)
+            report = examine.report(reached, checks, loaded, config, examined=place.nodes, fleet=fleet)
+            saved = _saved_baseline(options["save_baseline"], fleet)
+            status = _told(report, writers, options, config) if saved else USAGE
+            meeting.tell(status)
+    return status
 
 
 def _is_cluster(options: Any) -> bool:

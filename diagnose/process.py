@@ -49,6 +49,15 @@ def _told(_signum: int, _frame: Any) -> None:
         os._exit(UNSURE)
 
 
+def command_line_above() -> bytes:
+    """The command line of the process that started this one; empty where it cannot be read."""
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:
+            return file.read(1 << 16).replace(b"\0", b" ")
+    except OSError:
+        return b""
+
+
 def leave(status: int, message: str = "") -> NoReturn:
     """Exit with ``status``; what cannot be written any more, since the reader has gone away (``| head``), is let go."""
     global _told_at
