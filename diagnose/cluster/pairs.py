@@ -13,7 +13,7 @@ from math import gcd
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Type, TypeVar, Union
 
 import msgspec
-from ddp_doctor import nccl, reaching
+from ddp_doctor import meeting, nccl, reaching
 from ddp_doctor.collect.master import DEFAULT_PORT
 from ddp_doctor.facts import NodeFacts, OpenedPort, Pair, Pairs, PortTry, Reason, Resolved, Store
 
@@ -27,6 +27,7 @@ MEASURE_S = 8.0
 """Of a way on which long packets and the stream vanish: three waits, and then the search; a healthy one takes 0.4 s."""
 MARGIN_S = 2.0
 """What an answer takes on its way back."""
+NO_MEETING = "nodes meet in torch's store with --profile deep or --select pairs"
 MEASURED = ("latency_min_s", "latency_median_s", "path_mtu_bytes", "path_mtu_known", "sent_gbit_s")
 
 Answer = Union[Dict[str, Any], Reason]
@@ -226,11 +227,13 @@ def run(
     limit_s: float = LIMIT_S,
     say: Callable[[str], None] = lambda text: None,
     throughput: bool = True,
+    rendezvous: bool = False,
 ) -> Dict[str, Union[Pairs, Reason]]:
     """Try and measure the ways between these nodes: each node's section, or why it has none.
 
     A node that does not answer is left out from then on, and the others go on. After ``limit_s`` no test is begun.
-    say: told what is being done. throughput: send streams, too, which fill the network for a moment.
+    say: told what is being done. throughput: send streams, too, which fill the network for a moment. rendezvous: let the
+    nodes that have torch meet in its store.
     """
     test = _Test(session, nodes, master, limit_s, say, throughput)
     try:
@@ -239,6 +242,8 @@ def run(
         test.measure()
     finally:
         test.close()
+    if rendezvous:
+        test.meet()
     return test.facts()
 
 
@@ -268,6 +273,7 @@ class _Test:
         self._ways: Dict[Way, Union[Tries, Reason]] = {}
         self._to_master: Dict[str, Union[Tries, Reason]] = {}
         self._measured: Dict[Way, Union[Measured, Reason]] = {}
+        self._meeting: Dict[str, Union[Store, Reason, None]] = {}
 
     def _ask(self, requests: Mapping[str, Mapping[str, Any]], limit_s: float, what: str) -> Dict[str, Answer]:
         """Ask those that still answer; a node that does not is gone from here on."""
@@ -377,6 +383,57 @@ class _Test:
         if asked:
             self._session.ask(asked, LISTEN_S)
 
+    def meet(self) -> None:
+        """Open torch's store on the master's port, now that it is free again, and let every node that has torch visit it."""
+        self._meeting = dict.fromkeys(self._nodes, self._no_meeting())
+        if self._master is None or self._meeting[self._master.node] is not None:
+            return
+        host, port, first = self._master.address, self._master.port, self._master.node
+        common = {"host": host, "port": port}
+        served = self._ask(
+            {first: {**common, "do": "store", "python": self._nodes[first].python}},
+            meeting.LIMIT_S,
+            "opening torch's store",
+        )
+        self._meeting = {name: self._no_torch(name) for name in self._nodes}
+        self._meeting[first] = self._store(served.get(first))
+        opened = self._meeting[first]
+        if not isinstance(opened, Store) or opened.outcome != "served":
+            why = Reason("not-applicable", f"{first} could not open torch's store")
+            self._meeting.update({name: why for name in self._nodes if name != first})
+            return
+        requests = {
+            name: {**common, "do": "join", "python": node.python, "token": name}
+            for name, node in self._nodes.items()
+            if name != first and self._no_torch(name) is None
+        }
+        for name, answer in self._ask(requests, meeting.LIMIT_S, "meeting in torch's store").items():
+            self._meeting[name] = self._store(answer)
+        self.close()
+
+    def _no_meeting(self) -> Optional[Reason]:
+        """Why nobody can meet in torch's store."""
+        why = self._no_master()
+        if self._master is None or why is not None:
+            return why
+        opened = self._listening[self._master.node].master
+        if opened is not None and opened.outcome == "in-use":
+            return Reason("not-applicable", f"another program holds port {opened.port} of the master")
+        return self._no_torch(self._master.node)
+
+    def _no_torch(self, name: str) -> Optional[Reason]:
+        return self._gone.get(name) or (
+            None if self._nodes[name].python else Reason("absent", f"no torch that can be imported was found on {name}")
+        )
+
+    def _store(self, answer: Optional[Answer]) -> Union[Store, Reason]:
+        """What came of a visit, as a fact."""
+        if self._master is None or answer is None:
+            return Reason("unreadable", "it was not asked")
+        if isinstance(answer, Reason):
+            return answer
+        return _typed({**answer, "host": self._master.address, "port": self._master.port}, Store)
+
     # ----------------------------------------------------------------- facts
 
     def facts(self) -> Dict[str, Union[Pairs, Reason]]:
@@ -402,13 +459,16 @@ class _Test:
         to_master = self._master_way(name, unread)
         if listening.master is None:
             unread["opened"] = Reason("not-applicable", "this node is not the master")
-        unread["rendezvous"] = Reason("not-asked", "no meeting in torch's store was asked for")
+        met = self._meeting.get(name) or Reason("not-asked", NO_MEETING)
+        if isinstance(met, Reason):
+            unread["rendezvous"] = met
         return Pairs(
             peers=tuple(self._pair(name, peer) for peer in peers),
             opened=listening.master,
             to_master=to_master,
             usual_gbit_s=usual_gbit_s,
             usual_latency_s=usual_latency_s,
+            rendezvous=met if isinstance(met, Store) else None,
             unread=unread,
         )
 

@@ -1,6 +1,7 @@
 """Ways between hosts of a lab, tried by the real program on each: firewalls, MTUs, a slow link, names, a host that dies."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -267,3 +268,50 @@ def test_what_attempts_meet(hosts):
     targets = json.dumps([{"host": host, "ports": [port]} for host, port in expected])
     answers = json.loads(a.run([sys.executable, "-c", REACH], stdin=targets).stdout)
     assert [answer["tries"][0]["outcome"] for answer in answers] == list(expected.values())
+
+
+# --------------------------------------------------------------------------- a meeting in torch's store
+
+REAL = [python for python in os.environ.get("DDP_DOCTOR_TEST_TORCH", "").split(":") if python]
+needs_torch = pytest.mark.skipif(not REAL, reason="DDP_DOCTOR_TEST_TORCH names no interpreter with torch")
+
+
+def met(hosts, *pythons):
+    with session(hosts) as pipes:
+        nodes = [Node(host.name, python=python) for host, python in zip(hosts, pythons)]
+        return run(pipes, nodes, Master(hosts[0].name, hosts[0].name, PORT), throughput=False, rendezvous=True)
+
+
+@needs_torch
+@pytest.mark.parametrize("python", REAL)
+def test_nodes_with_torch_meet_in_its_store(hosts, python):
+    a, b, c = hosts("a", "b", "c")
+    sections = met([a, b, c], python, python, None)
+    assert (sections["a"].rendezvous.outcome, sections["b"].rendezvous.outcome) == ("served", "met")
+    assert "no torch" in sections["c"].unread["rendezvous"].text
+    assert not any("rendezvous-failed" in faults(section) for section in sections.values())
+    assert not [
+        line for host in (a, b) for line in host.run(["ps", "-ewwo", "args="]).stdout.splitlines() if "MEETING" in line
+    ]
+
+
+@needs_torch
+def test_a_port_that_only_torch_cannot_use(hosts):
+    """Between the tries and the meeting somebody closes the port."""
+    a, b = hosts("a", "b")
+    with session([a, b]) as pipes:
+        pipes.on_word["b", "join"] = lambda: a.nft(f"tcp dport {PORT} reject with tcp reset")
+        nodes = [Node(host.name, python=REAL[0]) for host in (a, b)]
+        sections = run(pipes, nodes, Master("a", "a", PORT), throughput=False, rendezvous=True)
+    assert sections["b"].rendezvous.outcome == "failed"
+    assert faults(sections["b"])["rendezvous-failed"] == [("to a", "torch's store cannot be used from here")]
+
+
+def test_an_interpreter_that_cannot_serve_is_said_so(hosts):
+    a, b = hosts("a", "b")
+    sections = met([a, b], "/bin/false", sys.executable)
+    assert (sections["a"].rendezvous.outcome, sections["a"].rendezvous.detail) == (
+        "failed",
+        "torch ended before the store was open",
+    )
+    assert "a could not open torch's store" in sections["b"].unread["rendezvous"].text
