@@ -65,7 +65,9 @@ def _by_tries(pairs: Sequence[Pair], expected: str, message: str) -> Iterator[Re
     yield from _unknown((p for p in pairs if p.tries is None), lambda pair: why_unknown(pair, "tries"))
     yield from _unknown((p for p in pairs if _met(p) == "deadline"), lambda pair: cut)
     tried = [p for p in pairs if p.tries is not None and _met(p) != "deadline"]
-    yield from _judged(tried, lambda pair: _fault(pair, message), _tries_words, expected)
+    yield from _judged(
+        tried, lambda pair: _fault(pair, message), _tries_words, expected, lambda good: "every port connects"
+    )
 
 
 def _failed(pair: Pair) -> Tuple[PortTry, ...]:
@@ -122,9 +124,13 @@ def _judged(
     fault: Callable[[Pair], str],
     measured: Callable[[Pair], str],
     expected: str,
+    all_good: Callable[[Sequence[Pair]], str],
     source: str = "",
 ) -> Iterator[Reading]:
-    """A reading for each pair with a fault, or one where all fail alike; one for those without."""
+    """A reading for each pair with a fault, or one where all fail alike; one for those without.
+
+    all_good: what was measured of several pairs without a fault. It names none, so that many nodes' readings are one.
+    """
     faults = [(pair, fault(pair)) for pair in pairs]
     bad = [(pair, message) for pair, message in faults if message]
     good = [pair for pair, message in faults if not message]
@@ -141,8 +147,7 @@ def _judged(
     for pair, message in bad:
         yield Reading(False, measured(pair), expected, message, f"to {pair.peer}", source)
     if good:
-        words = measured(good[0]) if len(good) == 1 else plural(len(good), "peer") + f", such as {measured(good[0])}"
-        yield Reading(True, words, expected, source=source)
+        yield Reading(True, f"{plural(len(good), 'peer')}: {all_good(good)}", expected, source=source)
 
 
 def _unknown(pairs: Iterator[Pair], why: Callable[[Pair], Reason]) -> Iterator[Reading]:
@@ -166,7 +171,7 @@ def peer_name_misleads(pairs: Pairs) -> Iterator[Reading]:
         https://man7.org/linux/man-pages/man5/hosts.5.html
     """
     named = [p for p in known(pairs.peers, pairs, "peers") if p.name is not None and p.name.addresses and p.addresses]
-    yield from _judged(named, _misleads, _name_words, "an address of that peer")
+    yield from _judged(named, _misleads, _name_words, "an address of that peer", lambda good: "addresses of their own")
 
 
 def _misleads(pair: Pair) -> str:
@@ -194,7 +199,7 @@ def peer_name_unresolved(pairs: Pairs) -> Iterator[Reading]:
     named = [p for p in known(pairs.peers, pairs, "peers") if p.name is not None]
     words = lambda p: f"{p.name.name}: {p.name.error or 'no address'}" if not p.name.addresses else _name_words(p)  # noqa: E731
     fault = lambda p: "" if p.name.addresses else "the peer's name does not resolve here"  # noqa: E731
-    yield from _judged(named, fault, words, "an address of that peer")
+    yield from _judged(named, fault, words, "an address of that peer", lambda good: "their names resolve")
 
 
 @check(Severity.WARNING, several_nodes=True)
@@ -216,7 +221,8 @@ def route_by_other_interface(
     fault = lambda p: "" if p.interface in chosen else "packets leave by another interface than NCCL's"  # noqa: E731
     words = lambda p: f"to {p.ip or p.peer} by {p.interface}{f' from {p.source}' if p.source else ''}"  # noqa: E731
     if chosen:
-        yield from _judged(routed, fault, words, f"by {' or '.join(chosen)}, NCCL's choice")
+        by = lambda good: f"by {' and '.join(sorted({str(p.interface) for p in good}))}"  # noqa: E731
+        yield from _judged(routed, fault, words, f"by {' or '.join(chosen)}, NCCL's choice", by)
 
 
 # --------------------------------------------------------------------------- packets
@@ -253,7 +259,7 @@ def _by_mtu(pairs: Pairs, told: bool, message: str) -> Iterator[Reading]:
     )
     measured = [p for p in peers if p.path_mtu_bytes is not None]
     fault = lambda p: message if (p.path_mtu_bytes or 0) < _both_take(p) and bool(p.path_mtu_known) == told else ""  # noqa: E731
-    yield from _judged(measured, fault, _mtu_words, "as long as the interfaces of both ends allow")
+    yield from _judged(measured, fault, _mtu_words, "as long as the interfaces of both ends allow", _least_mtu)
 
 
 def _both_take(pair: Pair) -> int:
@@ -264,6 +270,10 @@ def _both_take(pair: Pair) -> int:
 def _mtu_words(pair: Pair) -> str:
     ends = " and ".join(str(mtu) for mtu in (pair.mtu_bytes, pair.peer_mtu_bytes) if mtu)
     return f"packets of up to {pair.path_mtu_bytes} bytes arrive at {pair.peer}; MTU of the interfaces {ends or 'not known'}"
+
+
+def _least_mtu(pairs: Sequence[Pair]) -> str:
+    return f"packets of up to {min(p.path_mtu_bytes or 0 for p in pairs)} bytes arrive"
 
 
 # --------------------------------------------------------------------------- speed
@@ -309,7 +319,8 @@ def _by_rate(
     yield from _unknown((p for p in peers if p.sent_gbit_s is None), lambda pair: why_unknown(pair, "sent_gbit_s"))
     measured = [p for p in peers if p.sent_gbit_s is not None]
     fault = lambda p: message if (p.sent_gbit_s or 0.0) < (least(p) or 0.0) else ""  # noqa: E731
-    yield from _judged(measured, fault, _rate_words, expected, source)
+    slowest = lambda good: f"{_rate(min(p.sent_gbit_s or 0.0 for p in good))} and more"  # noqa: E731
+    yield from _judged(measured, fault, _rate_words, expected, slowest, source)
 
 
 def _rate_words(pair: Pair) -> str:
@@ -339,7 +350,8 @@ def farther_than_other_pairs(pairs: Pairs) -> Iterator[Reading]:
     fault = lambda p: "much farther than other nodes" if 1e6 * (p.latency_min_s or 0) > limit_us else ""  # noqa: E731
     words = lambda p: f"shortest round trip to {p.peer} {_trip(p.latency_min_s or 0)}"  # noqa: E731
     expected = f"at most {_trip(limit_us / 1e6)}; the median of all pairs is {_trip(usual_us / 1e6)}"
-    yield from _judged(measured, fault, words, expected, ratio.source)
+    farthest = lambda good: f"round trips of up to {_trip(max(p.latency_min_s or 0.0 for p in good))}"  # noqa: E731
+    yield from _judged(measured, fault, words, expected, farthest, ratio.source)
 
 
 def _trip(duration_s: float) -> str:

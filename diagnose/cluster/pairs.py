@@ -56,6 +56,8 @@ class Node:
     """Those that are active."""
     python: Optional[str] = None
     """The interpreter that has torch; None: no meeting in torch's store."""
+    hostname: Optional[str] = None
+    """What it calls itself, which torchrun publishes; None: the same as ``name``, which may be known to the user's ssh alone."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def node_of(facts: NodeFacts) -> Node:
         nccl.wire_speed_gbit_s(endpoint.interface) if endpoint else None,
         None if firewalls is None else tuple(f.name for f in firewalls if f.active),
         torch.python if torch and torch.installed and torch.imported is not False else None,
+        facts.os.hostname if facts.os else None,
     )
 
 
@@ -328,7 +331,11 @@ class _Test:
 
     def _target(self, peer: str) -> Dict[str, Any]:
         node = self._nodes[peer]
-        return {"host": _called(node), "name": _name_of(peer), "ports": list(self._listening[peer].ports)}
+        return {
+            "host": _called(node),
+            "name": _name_of(node.hostname or peer),
+            "ports": list(self._listening[peer].ports),
+        }
 
     def _master_target(self, name: str) -> List[Dict[str, Any]]:
         """The master's port, where somebody listens on it and this is not the master."""
@@ -567,8 +574,8 @@ def _called(node: Node) -> str:
 
 
 def _name_of(host: str) -> Optional[str]:
-    """A name to resolve; None for an address."""
-    return host if nccl.ip_of(host) is None else None
+    """A name to resolve; None for an address, and for one that means this node everywhere."""
+    return host if nccl.ip_of(host) is None and not host.startswith("localhost") else None
 
 
 def worst(tries: Sequence[PortTry]) -> str:
