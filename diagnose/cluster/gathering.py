@@ -261,7 +261,7 @@ def reached(node: str, answer: Answer, clock: Optional[Tuple[float, float]], rea
     """A node's answer to a request for facts, typed."""
     if isinstance(answer, Reason):
         return Unreachable(node, answer)
-    how = answer.get("how")
+    how = answer.get("how", {})
     if clock is not None and isinstance(how, dict):
         how = {**how, "clock_offset_s": round(clock[0], 6), "clock_error_s": round(clock[1], 6)}
     plain = {"reasons": {}, **answer, "name": node, "how": how}
