@@ -378,3 +378,70 @@ def rendezvous_failed(pairs: Pairs) -> Iterator[Reading]:
         expected="set, read and count in the store of the master",
         message="torch's store cannot be used from here",
     )
+
+
+# --------------------------------------------------------------------------- RDMA
+
+
+@check(Severity.ERROR, several_nodes=True)
+def rdma_fails(pairs: Pairs) -> Iterator[Reading]:
+    """An adapter of this node cannot send to the peer's over RDMA.
+
+    Why: TCP may be fine and RDMA dead: packets of RoCE to UDP port 4791 are filtered or go by another VLAN, the GIDs are of
+        networks that do not reach each other, a switch drops long packets, or on InfiniBand the partition or the subnet
+        manager's routes are wrong. NCCL then ends with "transport retry counter exceeded" (12) after a long wait.
+    See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/rdma+over+converged+ethernet+(roce)
+        https://manpages.ubuntu.com/manpages/noble/man1/ibv_rc_pingpong.1.html
+        https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
+    """
+    tries = known(pairs.rdma, pairs, "rdma")
+    for each in tries:
+        if each.outcome == "unable":
+            reason = Reason("unreadable", f"it could not be tried: {each.detail}")
+            yield Reading(ok=None, subject=f"{each.device} to {each.peer}", reason=reason)
+    tried = [each for each in tries if each.outcome != "unable"]
+    dead = [each for each in tried if each.outcome != "met"]
+    for each in dead:
+        row = f", GID index {each.gid_index}" if each.gid_index is not None else ""
+        yield Reading(
+            ok=False,
+            subject=f"{each.device} to {each.peer}",
+            measured=f"{each.device}{row} to {each.peer_device} of {each.peer}: {each.outcome}{f', {each.detail}' if each.detail else ''}",
+            expected="messages to and fro",
+            message="RDMA to the peer is dead",
+        )
+    if len(tried) > len(dead):
+        yield Reading(True, f"{plural(len(tried) - len(dead), 'adapter')} of a neighbour met", "messages to and fro")
+
+
+@check(Severity.WARNING, several_nodes=True)
+def rdma_slower_than_others(pairs: Pairs) -> Iterator[Reading]:
+    """Messages over RDMA to a peer are much slower than between other adapters.
+
+    Why: All ranks wait for the slowest way. A link that came up at a lower rate, congestion, lost packets that are sent again,
+        or a detour over the other socket or the spine make it. It is measured message by message, so that its figure is
+        below what bandwidth tests show, for all alike.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html
+    """
+    usual, limit = known(pairs.usual_rdma_gbit_s, pairs, "usual_rdma_gbit_s"), bound("pairs.usual_share")
+    least = usual * (limit.warning or 0) / 100
+    met = [each for each in known(pairs.rdma, pairs, "rdma") if each.sent_gbit_s is not None]
+    slow = [each for each in met if (each.sent_gbit_s or 0.0) < least]
+    expected = f"at least {_rate(least)}: {limit.warning:g} % of the median of all, {_rate(usual)}"
+    for each in slow:
+        yield Reading(
+            ok=False,
+            subject=f"{each.device} to {each.peer}",
+            measured=f"{_rate(each.sent_gbit_s or 0.0)} between {each.device} and {each.peer_device} of {each.peer}",
+            expected=expected,
+            message="much slower than between other adapters",
+            source=limit.source,
+        )
+    if len(met) > len(slow):
+        good = min(each.sent_gbit_s or 0.0 for each in met if each not in slow)
+        yield Reading(
+            True,
+            f"{plural(len(met) - len(slow), 'adapter')} of a neighbour: {_rate(good)} and more",
+            expected,
+            source=limit.source,
+        )

@@ -20,7 +20,7 @@ ANSWER_LIMIT_BYTES = 64 * 2**20
 GRACE_S = 0.3
 """Time between the request to end and SIGKILL."""
 
-_ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM})
+_ENDINGS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 PATIENCE_S = 1.0
 """A person who watches is told after so long what is waited for."""
 MARGIN_S = 0.4
@@ -159,7 +159,8 @@ def _cut_loose(limit_s: float, late: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # the parent is told, too, and ends us
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_with_groups)
     signals_let_come()

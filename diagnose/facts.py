@@ -1264,6 +1264,25 @@ class Store:
 
 
 @dataclass(frozen=True)
+class RdmaTry:
+    """Messages to and fro over RDMA between an adapter of this node and one of a peer, without a GPU."""
+
+    peer: str
+    device: str
+    """With its port, as NCCL writes it: mlx5_0:1."""
+    peer_device: str
+    outcome: str
+    """met, failed (the way is dead: the adapter gave up), timed-out, unable (it could not be tried)."""
+    detail: Optional[str] = None
+    """The tool's own words: "transport retry counter exceeded (12)"."""
+    sent_gbit_s: Optional[float] = None
+    """Both directions together; half of it each way."""
+    roce: Optional[bool] = None
+    gid_index: Optional[int] = None
+    """Of this node's port; None on InfiniBand."""
+
+
+@dataclass(frozen=True)
 class Pairs:
     """Ways from this node to others, tried while these listened: what only shows between nodes."""
 
@@ -1276,6 +1295,10 @@ class Pairs:
     """Medians of all pairs that were measured in this run: of the TCP streams and of the shortest round trips."""
     usual_latency_s: Optional[float] = None
     rendezvous: Optional[Store] = None
+    rdma: Optional[Tuple[RdmaTry, ...]] = None
+    """Of the adapters that NCCL would use, with those of the next node."""
+    usual_rdma_gbit_s: Optional[float] = None
+    """Median of all that met in this run."""
     unread: Unread = _unread()
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Set
 
-from ddp_doctor import meeting, reaching
+from ddp_doctor import meeting, reaching, verbs_tools
 from ddp_doctor.collect import netlink
 from ddp_doctor.reaching import MAGIC, SAMPLE_S
 
@@ -201,6 +201,7 @@ def unlisten(request: Plain, state: State) -> Plain:
     if listeners is not None:
         listeners.close()
     meeting.leave(state)
+    verbs_tools.leave(state)
     return {}
 
 
@@ -243,8 +244,10 @@ ANSWERS: Dict[str, Callable[[Plain, State], Plain]] = {
     "measure": measure,
     "store": meeting.serve_store,
     "join": meeting.join_store,
+    "rdma-serve": verbs_tools.serve,
+    "rdma-visit": verbs_tools.visit,
 }
 """Word -> what answers it."""
 
-LASTING = frozenset(("listen", "unlisten", "store"))
+LASTING = frozenset(("listen", "unlisten", "store", "rdma-serve"))
 """Words that leave something in the process; the others may be answered by a child of it."""

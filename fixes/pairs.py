@@ -14,6 +14,8 @@ from ddp_doctor.model import Remedy, Step, Verdict, command, export, say
 SECURITY_GROUPS = {
     "amazon": "https://docs.aws.amazon.com/eks/latest/userguide/sec-group-reqs.md",
 }
+PINGPONG = "https://manpages.ubuntu.com/manpages/noble/man1/ibv_rc_pingpong.1.html"
+ROCE = "https://docs.nvidia.com/networking/display/mlnxofedv24100700/rdma+over+converged+ethernet+(roce)"
 CLOUDS = {
     "amazon": "Amazon: let the nodes' security group admit all traffic that comes from this group itself.",
     "google": "Google: add a firewall rule of the VPC network that admits all protocols from the nodes' subnet.",
@@ -248,3 +250,33 @@ def rendezvous_failed(finding: Verdict) -> Iterator[Remedy]:
     """One torch on all nodes."""
     text = "Compare torch's version on the nodes, and unset http_proxy and the like for the job; then try again."
     yield Remedy("Make both ends equal", (say(text, scope="all nodes", see=TORCHRUN),))
+
+
+def rdma_fails(finding: Verdict, pairs: Pairs) -> Iterator[Remedy]:
+    """Find what stops RDMA while TCP passes."""
+    roce = any(each.roce for each in pairs.rdma or () if f"{each.device} to {each.peer}" == finding.subject)
+    if not roce:
+        text = "Look at the fabric: ibdiagnet, and the routes and partitions of the subnet manager (saquery, smpquery)."
+        looks = (command("ibstat", scope="this node"), say(text, who="network admin", see=PINGPONG))
+        yield Remedy("Look at the InfiniBand fabric", looks)
+        return
+    rows = command(
+        "grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types /sys/class/infiniband/*/ports/*/gids",
+        scope="this node",
+    )
+    which = "Compare the rows that NCCL takes on both nodes: RoCE v2, with IPv4 addresses of networks that reach each other. Where they differ: NCCL_IB_GID_INDEX."
+    yield Remedy("Look at the GIDs of both ends", (rows, say(which, scope="all nodes", see=NCCL_ENV)))
+    let = "Let UDP port 4791 from the nodes' subnet through on both nodes and in the network between (RoCE v2)."
+    yield Remedy("Let RoCE through the firewalls", (say(let, who="network admin", scope="all nodes", see=ROCE),))
+    mtu = "Let every switch port on the way take packets as long as the adapters' interfaces do, or lower the interfaces' MTU."
+    yield Remedy("Make the MTU one on the whole way", (say(mtu, who="network admin", scope="all nodes", see=ROCE),))
+
+
+def rdma_slower_than_others() -> Iterator[Remedy]:
+    """Find the slow link."""
+    rate = command("grep . /sys/class/infiniband/*/ports/*/rate", scope="this node")
+    text = "Look for packets that are sent again and for pauses on both adapters and their switch ports: ddp-doctor run --sample 5."
+    again = say("Try again when the network is idle: others' traffic takes its share.")
+    yield Remedy(
+        "Look at the rates and the counters of both ends", (rate, say(text, scope="all nodes", see=PINGPONG), again)
+    )

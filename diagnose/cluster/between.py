@@ -8,8 +8,8 @@ from ddp_doctor.cluster.reached import Reached
 from ddp_doctor.facts import NodeFacts, Pairs, Reason
 
 PORTS, SPEED = "ports", "speed"
-"""How much is tried: ports, names, routes, latency and packet lengths; or also streams, which fill the network, and a
-meeting in torch's store."""
+"""How much is tried: ports, names, routes, latency and packet lengths; or also streams, which fill the network, a meeting in
+torch's store, and messages over RDMA."""
 MOST_NODES = 512
 """Each keeps a connection of its own from here, an ssh process of some 8 MB."""
 LIMIT_S = pairs.LIMIT_S
@@ -36,7 +36,12 @@ def tried(
     tests = [pairs.node_of(facts) for facts in examined]
     try:
         sections: Dict[str, Any] = pairs.run(
-            session, tests, pairs.master_of(examined), min(limit_s, LIMIT_S), say, how_much == SPEED, how_much == SPEED
+            session,
+            tests,
+            pairs.master_of(examined),
+            min(limit_s, LIMIT_S),
+            say,
+            **dict.fromkeys(("throughput", "rendezvous", "rdma"), how_much == SPEED),
         )
     except KeyboardInterrupt:
         sections = dict.fromkeys((facts.name for facts in examined), Reason("interrupted", "interrupted"))

@@ -13,9 +13,10 @@ from math import gcd
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Type, TypeVar, Union
 
 import msgspec
-from ddp_doctor import meeting, nccl, reaching
+from ddp_doctor import meeting, nccl, reaching, verbs_tools
+from ddp_doctor.cluster import rdma_ways
 from ddp_doctor.collect.master import DEFAULT_PORT
-from ddp_doctor.facts import NodeFacts, OpenedPort, Pair, Pairs, PortTry, Reason, Resolved, Store
+from ddp_doctor.facts import NodeFacts, OpenedPort, Pair, Pairs, PortTry, RdmaTry, Reason, Resolved, Store
 
 ALL_PAIRS_UP_TO = 16
 """So many nodes all meet each other, in 15 rounds; of more each meets about 2 log2 of their number."""
@@ -27,6 +28,7 @@ MEASURE_S = 8.0
 """Of a way on which long packets and the stream vanish: three waits, and then the search; a healthy one takes 0.4 s."""
 MARGIN_S = 2.0
 """What an answer takes on its way back."""
+NO_RDMA = "adapters send to each other with --profile deep or --select pairs"
 NO_MEETING = "nodes meet in torch's store with --profile deep or --select pairs"
 MEASURED = ("latency_min_s", "latency_median_s", "path_mtu_bytes", "path_mtu_known", "sent_gbit_s")
 
@@ -56,6 +58,8 @@ class Node:
     """Those that are active."""
     python: Optional[str] = None
     """The interpreter that has torch; None: no meeting in torch's store."""
+    rdma: Tuple[rdma_ways.End, ...] = ()
+    """The ports that NCCL would use."""
     hostname: Optional[str] = None
     """What it calls itself, which torchrun publishes; None: the same as ``name``, which may be known to the user's ssh alone."""
 
@@ -80,6 +84,7 @@ def node_of(facts: NodeFacts) -> Node:
         nccl.wire_speed_gbit_s(endpoint.interface) if endpoint else None,
         None if firewalls is None else tuple(f.name for f in firewalls if f.active),
         torch.python if torch and torch.installed and torch.imported is not False else None,
+        rdma_ways.ends(facts),
         facts.os.hostname if facts.os else None,
     )
 
@@ -210,6 +215,14 @@ class Measured:
     unread: Dict[str, Tuple[str, str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Served:
+    """A node's answer to "rdma-serve"."""
+
+    port: Optional[int] = None
+    unable: Optional[str] = None
+
+
 def _typed(answer: Answer, kind: Type[T]) -> Union[T, Reason]:
     """An answer as its type, or why it is none."""
     if isinstance(answer, Reason):
@@ -231,18 +244,21 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     throughput: bool = True,
     rendezvous: bool = False,
+    rdma: bool = False,
 ) -> Dict[str, Union[Pairs, Reason]]:
     """Try and measure the ways between these nodes: each node's section, or why it has none.
 
     A node that does not answer is left out from then on, and the others go on. After ``limit_s`` no test is begun.
     say: told what is being done. throughput: send streams, too, which fill the network for a moment. rendezvous: let the
-    nodes that have torch meet in its store.
+    nodes that have torch meet in its store. rdma: let the adapters of neighbours send to each other.
     """
     test = _Test(session, nodes, master, limit_s, say, throughput)
     try:
         test.listen()
         test.reach()
         test.measure()
+        if rdma:
+            test.over_rdma()
     finally:
         test.close()
     if rendezvous:
@@ -277,6 +293,7 @@ class _Test:
         self._to_master: Dict[str, Union[Tries, Reason]] = {}
         self._measured: Dict[Way, Union[Measured, Reason]] = {}
         self._meeting: Dict[str, Union[Store, Reason, None]] = {}
+        self._rdma: Optional[Dict[str, List[RdmaTry]]] = None
 
     def _ask(self, requests: Mapping[str, Mapping[str, Any]], limit_s: float, what: str) -> Dict[str, Answer]:
         """Ask those that still answer; a node that does not is gone from here on."""
@@ -390,6 +407,50 @@ class _Test:
         if asked:
             self._session.ask(asked, LISTEN_S)
 
+    def over_rdma(self) -> None:
+        """Neighbours in a ring send to each other over RDMA, rail by rail, all disjoint pairs at the same time."""
+        self._rdma = {name: [] for name in self._nodes}
+        able = [name for name, node in self._nodes.items() if node.rdma and name in self._listening]
+        for ways in rdma_ways.ring(able):
+            rails = {way: rdma_ways.rails(self._nodes[way[0]].rdma, self._nodes[way[1]].rdma) for way in ways}
+            for number in range(max(map(len, rails.values()), default=0)):
+                self._rail({way: pairs[number] for way, pairs in rails.items() if number < len(pairs)})
+
+    def _rail(self, ends: Dict[Way, Tuple[rdma_ways.End, rdma_ways.End]]) -> None:
+        """One port of each pair's first node with one of its second."""
+        told = "sending over RDMA between nodes"
+        open_at = {way: self._open(way) for way in ends}
+        ready = {way: pair for way, pair in ends.items() if open_at[way]}
+        served = self._ask(
+            {b: {"do": "rdma-serve", "end": theirs.request()} for (_, b), (_, theirs) in ready.items()}, LISTEN_S, told
+        )
+        at = {way: _typed(served[way[1]], Served) for way in ready if way[1] in served}
+        requests = {
+            way[0]: {
+                "do": "rdma-visit",
+                "end": ready[way][0].request(),
+                "ip": (open_at[way] or {})["ip"],
+                "tcp_port": found.port,
+            }
+            for way, found in at.items()
+            if isinstance(found, Served) and found.port is not None
+        }
+        visited = self._ask(requests, verbs_tools.TRY_S + MARGIN_S, told)
+        for way, (ours, theirs) in ready.items():
+            self._tried_rdma(way, ours, theirs, at.get(way), visited.get(way[0]))
+
+    def _tried_rdma(
+        self, way: Way, ours: rdma_ways.End, theirs: rdma_ways.End, served: Any, answer: Optional[Answer]
+    ) -> None:
+        """Keep what came of one pair of ports, at the node that tried."""
+        if isinstance(served, Served) and served.unable:
+            answer = {"outcome": "unable", "detail": f"{way[1]}: {served.unable}"}
+        if isinstance(answer, dict) and self._rdma is not None:
+            whole = {**answer, "peer": way[1], "device": ours.name, "peer_device": theirs.name}
+            found = _typed({**whole, "roce": ours.roce, "gid_index": ours.gid_index}, RdmaTry)
+            if isinstance(found, RdmaTry):
+                self._rdma[way[0]].append(found)
+
     def meet(self) -> None:
         """Open torch's store on the master's port, now that it is free again, and let every node that has torch visit it."""
         self._meeting = dict.fromkeys(self._nodes, self._no_meeting())
@@ -469,7 +530,11 @@ class _Test:
         met = self._meeting.get(name) or Reason("not-asked", NO_MEETING)
         if isinstance(met, Reason):
             unread["rendezvous"] = met
+        rdma = self._rdma_of(name, unread)
+        met_gbit_s = [found.sent_gbit_s for tries in (self._rdma or {}).values() for found in tries]
         return Pairs(
+            rdma=rdma,
+            usual_rdma_gbit_s=_median(met_gbit_s),
             peers=tuple(self._pair(name, peer) for peer in peers),
             opened=listening.master,
             to_master=to_master,
@@ -478,6 +543,20 @@ class _Test:
             rendezvous=met if isinstance(met, Store) else None,
             unread=unread,
         )
+
+    def _rdma_of(self, name: str, unread: Dict[str, Reason]) -> Optional[Tuple[RdmaTry, ...]]:
+        """What this node tried over RDMA, or the reason why it did not."""
+        if self._rdma is None:
+            unread["rdma"] = Reason("not-asked", NO_RDMA)
+        elif not self._nodes[name].rdma:
+            unread["rdma"] = Reason("not-applicable", "no RDMA port that NCCL would use")
+        elif not self._rdma[name]:
+            unread["rdma"] = Reason(
+                "not-applicable", "no peer with a port of this kind was reached; others may have tried this node"
+            )
+        else:
+            return tuple(self._rdma[name])
+        return None
 
     def _master_way(self, name: str, unread: Dict[str, Reason]) -> Optional[Pair]:
         if self._master is not None and name == self._master.node:

@@ -3,7 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from ddp_doctor.facts import Address, Env, Interface, Network, OpenedPort, Pair, Pairs, PortTry, Reason, Resolved, Store
+from ddp_doctor.facts import (
+    Address,
+    Env,
+    Interface,
+    Network,
+    OpenedPort,
+    Pair,
+    Pairs,
+    PortTry,
+    RdmaTry,
+    Reason,
+    Resolved,
+    Store,
+)
 from ddp_doctor.model import Outcome
 from ddp_doctor.policy import Policy
 from judging import judged
@@ -191,3 +204,55 @@ def test_a_meeting_that_was_not_asked_for_is_no_pass():
     section = pairs(unread={"rendezvous": Reason("not-asked", "with --profile deep")})
     (verdict,) = verdicts("rendezvous-failed", section)
     assert verdict.outcome is Outcome.SKIPPED
+
+
+# --------------------------------------------------------------------------- RDMA
+
+
+def over(*tries, **more):
+    return pairs(rdma=tries, usual_rdma_gbit_s=40.0, **more)
+
+
+def rdma(outcome="met", gbit_s=40.0, peer="n2", detail=None):
+    return RdmaTry(peer, "mlx5_0:1", "mlx5_0:1", outcome, detail, gbit_s if outcome == "met" else None, True, 3)
+
+
+@pytest.mark.parametrize("name", ["rdma-fails", "rdma-slower-than-others"])
+def test_adapters_that_meet_pass_and_name_no_peer(name):
+    (verdict,) = verdicts(name, over(rdma(), rdma(gbit_s=38.0)))
+    assert verdict.outcome is Outcome.PASSED
+    assert "n2" not in verdict.measured
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail"), [("failed", "transport retry counter exceeded (12)"), ("timed-out", "no end within 12 s")]
+)
+def test_a_dead_way_over_rdma(outcome, detail):
+    found = [
+        v
+        for v in verdicts("rdma-fails", over(rdma(outcome, detail=detail), rdma(peer="n3")))
+        if v.outcome is Outcome.FAILED
+    ]
+    (verdict,) = found
+    assert verdict.subject == "mlx5_0:1 to n2"
+    assert detail in verdict.measured
+    assert "GID index 3" in verdict.measured
+    assert any("4791" in step.text for remedy in verdict.fixes for step in remedy.steps)
+
+
+def test_what_could_not_be_tried_is_no_pass_and_no_fault():
+    (verdict,) = verdicts("rdma-fails", over(rdma("unable", detail="ibv_rc_pingpong is not installed here")))
+    assert verdict.outcome is Outcome.SKIPPED
+    assert "not installed" in verdict.reason.text
+
+
+@pytest.mark.parametrize(("gbit_s", "fires"), [(40.0, False), (30.0, False), (4.0, True)])
+def test_a_slow_way_over_rdma(gbit_s, fires):
+    assert bool(failed("rdma-slower-than-others", over(rdma(gbit_s=gbit_s), rdma(peer="n3")))) is fires
+
+
+def test_without_rdma_nothing_is_said():
+    section = pairs(unread={"rdma": Reason("not-applicable", "no RDMA port that NCCL would use")})
+    assert {v.outcome for name in ("rdma-fails", "rdma-slower-than-others") for v in verdicts(name, section)} == {
+        Outcome.SKIPPED
+    }

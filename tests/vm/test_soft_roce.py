@@ -1,5 +1,6 @@
 """The doctor beside a real RDMA stack: soft RoCE (rdma_rxe) in a virtual machine."""
 
+import json
 import re
 from ipaddress import IPv6Address
 from typing import Any, Dict
@@ -115,3 +116,23 @@ def test_a_bond_with_a_member_down_and_a_vlan(vm):
     assert running == {"bond0": True, "bond0.7": True, "member0": True, "member1": False}
     assert (interfaces["bond0"]["kind"], interfaces["bond0"]["lower"]) == ("bond", ["member0", "member1"])
     assert (interfaces["bond0.7"]["kind"], interfaces["bond0.7"]["lower"]) == ("vlan", ["bond0"])
+
+
+def rdma_of(vm, name):
+    """What the first of two nodes met over RDMA."""
+    (found,) = json.loads(vm.text("rdma_pairs", name))["a"]["rdma"]
+    assert (found["peer"], found["device"], found["peer_device"]) == ("b", "rxe0:1", "rxe1:1")
+    return found
+
+
+def test_two_devices_send_to_each_other(vm):
+    found = rdma_of(vm, "open")
+    assert found["outcome"] == "met"
+    assert found["sent_gbit_s"] > 0
+
+
+def test_tcp_is_fine_and_roce_is_dead(vm):
+    found = rdma_of(vm, "closed")
+    assert found["outcome"] in ("failed", "timed-out")
+    tries = json.loads(vm.text("rdma_pairs", "closed"))["a"]["peers"][0]["tries"]
+    assert {each["outcome"] for each in tries} == {"open"}
