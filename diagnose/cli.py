@@ -533,6 +533,37 @@ def compare(a: str, b: str, as_json: bool) -> int:
     return comparison.exit_status
 
 
+@cli.command(short_help="Why a job failed, from its logs.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for an issue.")
+@click.option("-v", "--verbose", is_flag=True, help="All causes that were weighed, with more of their lines.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def explain(files: Tuple[str, ...], as_json: bool, as_markdown: bool, verbose: bool) -> int:
+    """Read the logs of a job (files, folders, gz, xz or bz2; - is standard input) and name the cause, where it began, and what
+    to do. Give it all there is: every rank's log, the scheduler's, dmesg of the nodes.
+
+    The exit status is 0 for a healthy log, 1 when a cause was found, and 3 when none is known.
+    """
+    from ddp_doctor import explain as explaining
+    from ddp_doctor import registry
+    from ddp_doctor.logs import reading, scan
+    from ddp_doctor.progress import Progress
+
+    checks = explaining.of_logs(list(registry.load().checks.values()))
+    try:
+        with Progress() as progress:
+            log = scan.scanned(reading.files(files), explaining.patterns(checks), progress)
+    except reading.BadLog as error:
+        raise click.UsageError(_printable(str(error))) from None
+    explained = explaining.explain(log, checks)
+    if as_json:
+        told = explaining.as_json(explained) + "\n"
+    else:
+        told = explaining.markdown(explained) if as_markdown else explaining.text(explained, _width(), verbose)
+    _write("-", told)
+    return explained.exit_status
+
+
 @cli.command(short_help="List the checks, or explain one.")
 @click.argument("check_id", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

@@ -1,0 +1,1 @@
+"""Causes that a log shows: a check for each kind."""

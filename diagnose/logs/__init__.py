@@ -1,0 +1,1 @@
+"""What failed jobs left: reading, and finding the lines that matter."""
