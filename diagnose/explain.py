@@ -12,6 +12,8 @@ from ddp_doctor.redact import text as redacted
 from ddp_doctor.registry import Check
 
 SCHEMA_VERSION = 1
+CONSEQUENCE = 4
+"""The tier of what mostly follows from something else."""
 SHOWN = 3
 """Lines that are quoted of a cause, and causes that are told."""
 
@@ -114,7 +116,7 @@ def _found(check: Check, cause: Cause) -> Found:
 
 def _went_well(log: Log, ranked: Sequence[Found]) -> bool:
     """Did it come to its end, and is what was found only what ranks print when others leave?"""
-    return log.has(*SUCCEEDED) and all(each.cause.tier >= 3 for each in ranked)
+    return log.has(*SUCCEEDED) and all(each.cause.tier >= CONSEQUENCE for each in ranked)
 
 
 def _seems_failing(log: Log) -> bool:

@@ -1,5 +1,6 @@
 """A check of a log by the lines that programs print."""
 
+import sys
 from typing import Any, Callable, Iterator, Sequence
 
 from ddp_doctor.logs.log import Cause, Log, found
@@ -29,7 +30,7 @@ def cause(
         if len(log.ranks_of(*patterns)) >= ranks:
             yield found(log.events(*patterns), tier=tier, confidence=confidence)
 
-    judge.__doc__, judge.__module__ = doc, module
+    judge.__doc__, judge.__module__ = (doc if sys.flags.optimize < 2 else None), module
     judge.__log_patterns__ = (*patterns, *needs, *unless)  # type: ignore[attr-defined]
     judge.__log_remedy__ = do  # type: ignore[attr-defined]
     return check(Severity.ERROR)(judge)

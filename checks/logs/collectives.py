@@ -166,7 +166,7 @@ def slow_rank_timeout(log: Log) -> Iterator[Cause]:
         return
     missing = _missing(log, {work.rank for work in works})
     words = _words(works) + (f"; not heard of: {', '.join(map(str, sorted(missing)[:16]))}" if missing else "")
-    yield found(events, measured=words, tier=3, confidence="medium" if works else "low")
+    yield found(events, measured=words, tier=4, confidence="medium" if works else "low")
 
 
 def _missing(log: Log, waiting: Set[int]) -> Set[int]:
@@ -201,7 +201,7 @@ def app_exception_all_ranks(log: Log) -> Iterator[Cause]:
     mine = [event for event in events if _kind(event) == kind]
     ranks = {event.rank for event in mine if event.rank is not None}
     if len(ranks) > 1 or (not ranks and count > 1):
-        yield found(mine, tier=2, confidence="high" if len(ranks) > 1 else "medium")
+        yield found(mine, tier=3, confidence="high" if len(ranks) > 1 else "medium")
 
 
 @check(Severity.ERROR)
@@ -217,7 +217,7 @@ def app_exception_one_rank(log: Log) -> Iterator[Cause]:
     events = _exceptions(log)
     ranks = {event.rank for event in events if event.rank is not None}
     if events and (len(ranks) == 1 or (not ranks and len(events) == 1)):
-        yield found(events[-1:] if not ranks else events[:1], tier=2, confidence="medium")
+        yield found(events[-1:] if not ranks else events[:1], tier=3, confidence="medium")
 
 
 @check(Severity.ERROR)
@@ -233,7 +233,7 @@ def segfault_worker(log: Log) -> Iterator[Cause]:
     """
     events = log.events(SEGFAULT)
     if events:
-        yield found(events, tier=2, confidence="medium")
+        yield found(events, tier=3, confidence="medium")
 
 
 @check(Severity.ERROR)
@@ -249,4 +249,4 @@ def rank_killed(log: Log) -> Iterator[Cause]:
     """
     events = log.events(KILLED)
     if events:
-        yield found(events, tier=2, confidence="low")
+        yield found(events, tier=3, confidence="low")

@@ -93,7 +93,7 @@ rendezvous_timeout = cause(
     r"\d{1,5}/\d{1,5} clients joined",
     r"wait timeout after \d{1,9}ms, keys: /?(default_pg|store_based_barrier|init)",
     r"Timed out initializing process group in store based barrier",
-    tier=2,
+    tier=4,
     confidence="medium",
     do="See which node is missing (worker_count tells how many came): start it, or look from there: "
     "ddp-doctor run --master-addr HOST --master-port PORT.",
@@ -115,7 +115,7 @@ rendezvous_wrong_master = cause(
         r"any network address of \(\d{1,10}, \d{1,5}\)",
         r"RendezvousConnectionError",
     ),
-    tier=2,
+    tier=4,
     confidence="low",
     do="Name the node of rank 0 by an address that all nodes reach, the same on all: ddp-doctor run --nodes tries it.",
 )
@@ -124,7 +124,7 @@ launcher_local_rank_arg = cause(
     __name__,
     f"""The launcher passes --local-rank, which the script does not know.
 
-    Why: torch.distributed.launch adds --local-rank (with a dash since torch 2.0) to the script's arguments; torchrun sets
+    Why: The launcher torch.distributed.launch adds --local-rank (with a dash since torch 2.0) to the script's arguments; torchrun sets
         LOCAL_RANK in the environment instead.
     See: {TORCHRUN}
     """,

@@ -21,7 +21,7 @@ WATCHDOG = r"Watchdog caught collective operation timeout"
 
 shm_too_small = cause(
     __name__,
-    f"""/dev/shm is too small for NCCL.
+    f"""The shared memory in /dev/shm is too small.
 
     Why: NCCL shares buffers between the ranks of a node there, about 9 MiB for each; a container gets 64 MiB unless told otherwise.
     See: {NCCL_TROUBLE}

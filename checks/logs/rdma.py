@@ -12,7 +12,7 @@ ib_memlock = cause(
     __name__,
     f"""Memory cannot be locked for RDMA.
 
-    Why: ibv_reg_mr locks pages; below "ulimit -l unlimited", or with a small memory cgroup, it fails with "Cannot allocate memory".
+    Why: Registering memory (ibv_reg_mr) locks pages; below "ulimit -l unlimited", or with a small memory cgroup, it fails with "Cannot allocate memory".
     See: {NCCL_NET}
     """,
     r"ibv_reg_mr\w{0,20}.{0,80}(Cannot allocate memory|failed with error 12\b)",
@@ -100,7 +100,7 @@ ib_plugin_ibext = cause(
 
 ib_libibverbs_missing = cause(
     __name__,
-    f"""libibverbs or its provider is missing where RDMA is wanted.
+    f"""The library libibverbs or its provider is missing where RDMA is wanted.
 
     Why: NCCL loads it at run time; images without it use sockets.
     See: {NCCL_NET}
@@ -167,7 +167,7 @@ ib_retry_exceeded = cause(
     """,
     LOST_WC,
     r"[Gg]ot completion.{0,120}(error|status)[ =]\(?(5|10|11|13)\b",
-    tier=2,
+    tier=4,
     confidence="medium",
     do="See whether the peer that is named died first (its log, dmesg). If not: port counters on both ends (ddp-doctor run --sample 5), "
     "and, as a stopgap, NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7.",
@@ -177,7 +177,7 @@ efa_plugin = cause(
     __name__,
     f"""The EFA plug-in finds no provider.
 
-    Why: aws-ofi-nccl is loaded, and libfabric sees no EFA device: no device in the pod, a security group, or another libfabric.
+    Why: The plug-in aws-ofi-nccl is loaded, and libfabric sees no EFA device: no device in the pod, a security group, or another libfabric.
     See: {OFI}
     """,
     r"NET/OFI.{0,80}(Could not find any optimal provider|No eligible providers|Failed to (initialize|find))",

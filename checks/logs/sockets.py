@@ -161,7 +161,7 @@ proxy_intercepts = cause(
     __name__,
     f"""A proxy stands between the ranks.
 
-    Why: gRPC and HTTP clients obey http_proxy; rendezvous through etcd or an object store then goes to the proxy.
+    Why: Clients of gRPC and HTTP obey http_proxy; rendezvous through etcd or an object store then goes to the proxy.
     See: {DIST}
     """,
     r"(http_proxy|https_proxy|HTTP_PROXY|HTTPS_PROXY|ProxyError|407 Proxy Authentication|Tunnel connection failed|via proxy)",
@@ -211,7 +211,7 @@ connection_reset_by_peer_exit = cause(
     r"recvValue failed|sendBytes failed|recvBytes failed",
     r"Socket recv failed while polling",
     unless=(r"final_loss|Training (finished|complete|runs)|[Aa]ccuracy reached|status\": ?\"success",),
-    tier=3,
+    tier=4,
     confidence="low",
     do="Look at the rank that went first: its own log, dmesg on its node (OOM killer, Xid), the scheduler's words.",
 )

@@ -184,7 +184,7 @@ vgpu_uvm_disabled = cause(
     __name__,
     """Unified memory is off on this virtual GPU.
 
-    Why: vGPU profiles need unified memory switched on in the hypervisor for CUDA's IPC and for NCCL.
+    Why: Profiles of virtual GPUs need unified memory switched on in the hypervisor for CUDA's IPC and for NCCL.
     See: https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/
     """,
     r"(operation not supported|CUDA_ERROR_NOT_SUPPORTED|Cuda failure 801)",

@@ -76,8 +76,8 @@ class Log:
 class Cause(Reading):
     """A cause that a check found, with the lines that show it.
 
-    tier: 0 is a fault of the machine, 1 a definite cause, 2 what a program raised itself, 3 what mostly follows from
-    something else. confidence: high, medium or low.
+    tier: 0 is a fault of the machine, 1 a definite cause, 2 a likely one, 3 what the program raised itself, 4 what mostly
+    follows from something else. confidence: high, medium or low.
     """
 
     events: Tuple[Event, ...] = ()
