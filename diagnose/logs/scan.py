@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, List, Match, Optional, Sequence
 from ddp_doctor.logs import reading
 from ddp_doctor.logs.log import Event, Hits, Log
 
-ENOUGH = 1000
+ENOUGH = 300
 """Lines of one pattern: enough to see every rank of a large job; what a program prints without end costs no more time."""
 TEXT_CHARS = 600
 """Of a line that is quoted; NCCL's longest have some 400."""
