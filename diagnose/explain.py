@@ -28,10 +28,22 @@ HARMLESS: Tuple[Tuple[str, str], ...] = (
     (r"Grad strides do not match bucket view strides", "a hint on speed"),
     (r"is deprecated; use TORCH_NCCL|FutureWarning|DeprecationWarning", "a name that will change"),
     (r"0 nvls channels", "no NVLink SHARP between these GPUs"),
+    (r"CollNet is not supported or fails to initialize|ignoring NCCL_ALGO=COLLNET", "no SHARP in the switches; NCCL does without"),
+    (r"Could not enable P2P between dev", "these GPUs do not reach each other directly; NCCL does without"),
+    (r"Using the loopback address as fallback", "a hint of Gloo's, harmless on one node"),
+    (r"\[(Service thread|Proxy Service)[^\]]{0,20}\].{0,80}(Accept failed|Connection closed|[Cc]ould not receive)", "ranks that leave one after the other"),
     (r"TORCH_NCCL_AVOID_RECORD_STREAMS", "a hint on memory"),
     (r"\[W[^\]]{0,80}(TCPStore|socket)[^\]]{0,60}\].{0,120}(recvValue|Broken pipe|Connection reset|failed to (recv|send))", "a store that closed while ranks were leaving"),
 )  # fmt: skip
 """Lines that look like faults and are none by themselves (reference: wards of many clusters) -> what they say."""
+
+WARNED = r"NCCL WARN"
+NOISE = (
+    r"NCCL WARN .{0,40}(Failed to open libibverbs|CollNet is not supported|NET/Plugin|No plugin|ignoring NCCL_ALGO|Unable to open device)",
+    r"NCCL WARN .{0,60}(Connection closed by remote peer|Accept failed|Socket recv failed|[Cc]onnection reset|Service thread|Proxy Service)",
+)
+"""Warnings of runs that go well: what is not there, and ranks that leave one after the other."""
+LEAVING = r"(Abort|Destroy) COMPLETE|\[Service thread\] Connection closed"
 
 FAILING = (
     r"Traceback \(most recent call last\)",
@@ -39,14 +51,14 @@ FAILING = (
     r"exitcode ?: -?[1-9]",
     r"\[E[^\]]{0,60}(ProcessGroup|socket|c10d|Exception)",
     r"unhandled (cuda|system) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclRemoteError",
-    r"NCCL WARN",
     r"NCCL (failure|error)",
-    r"NCCL INFO \S{1,60}:\d{1,6} -> [1-9]",
     r"(srun|slurmstepd): error",
     r"terminate called after|core dumped|Aborted \(",
     r"\bFATAL\b|Fatal error|FAILED",
 )
 """Signs that something went wrong."""
+TRACED = r"NCCL INFO \S{1,60}:\d{1,6} -> [1-9]"
+"""How NCCL tells, frame by frame, where an error came from."""
 SUCCEEDED = (
     r"Avg bus bandwidth",
     r"Training (finished|completed?|runs)|[Tt]raining (is )?(done|finished|complete)",
@@ -90,7 +102,7 @@ class Explanation:
 def patterns(checks: Sequence[Check]) -> List[str]:
     """Everything that these checks, and we, look for."""
     own = [pattern for check in checks for pattern in getattr(check.call, "__log_patterns__", ())]
-    return [*own, *(pattern for pattern, _ in HARMLESS), *FAILING, *SUCCEEDED]
+    return [*own, *(pattern for pattern, _ in HARMLESS), WARNED, *NOISE, LEAVING, TRACED, *FAILING, *SUCCEEDED]
 
 
 def of_logs(checks: Sequence[Check]) -> List[Check]:
@@ -116,11 +128,15 @@ def _found(check: Check, cause: Cause) -> Found:
 
 def _went_well(log: Log, ranked: Sequence[Found]) -> bool:
     """Did it come to its end, and is what was found only what ranks print when others leave?"""
-    return log.has(*SUCCEEDED) and all(each.cause.tier >= CONSEQUENCE for each in ranked)
+    ended = log.has(*SUCCEEDED) or (log.has(LEAVING) and not log.has(*FAILING))
+    return ended and all(each.cause.tier >= CONSEQUENCE for each in ranked)
 
 
 def _seems_failing(log: Log) -> bool:
-    return (log.lines == 0 and log.size_bytes == 0) or (log.has(*FAILING) and not log.has(*SUCCEEDED))
+    if log.size_bytes == 0:
+        return True
+    warned = log.count(WARNED) > log.count(*NOISE) or (log.has(TRACED) and not log.has(LEAVING))
+    return (log.has(*FAILING) or warned) and not log.has(*SUCCEEDED)
 
 
 # --------------------------------------------------------------------------- output

@@ -12,10 +12,11 @@ from ddp_doctor.checks.logs import (
     rdma,
     sockets,
     stack,
+    surroundings,
 )
 from ddp_doctor.model import Remedy, say
 
-AREAS = (application, collectives, hardware, launcher, links, memory, rdma, sockets, stack)
+AREAS = (application, collectives, hardware, launcher, links, memory, rdma, sockets, stack, surroundings)
 
 
 def _remedy(text: str, doc: str) -> Callable[..., Iterator[Remedy]]:

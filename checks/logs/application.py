@@ -66,8 +66,8 @@ iterable_dataset_dispatch = cause(
     See: https://huggingface.co/docs/accelerate/concept_guides/internal_mechanism
     """,
     r"You can'?t use batches of different size with `?dispatch_batches=True`?",
-    r"dispatch_batches",
-    r"(object|batch) .{0,60}(broadcast|dispatch).{0,60}(DataLoaderDispatcher|IterableDataset)",
+    r"accelerate/data_loader\.py\", line \d{1,5}, in (_fetch_batches|concatenate)",
+    r"Batch does not contain any data \(`None`\)",
     confidence="medium",
     do="Set dispatch_batches=False (split_batches where fit), so that every rank reads its own part.",
 )

@@ -130,7 +130,8 @@ def desync_rank0_only_collective(log: Log) -> Iterator[Cause]:
     See: https://docs.pytorch.org/docs/stable/distributed.html
     """
     works = waited(log)
-    if [work.rank for work in works] == [0] and max(log.ranks, default=0) > 0:
+    tiny = bool(works) and works[0].elements == 1
+    if [work.rank for work in works] == [0] and (tiny or max(log.ranks, default=0) > 0):
         yield found([works[0].event], measured=_words(works), tier=2, confidence="low")
 
 

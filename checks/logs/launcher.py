@@ -59,7 +59,13 @@ rendezvous_no_host = cause(
     """,
     r"RendezvousConnectionError",
     r"The connection to the C10d store has failed",
-    unless=(r"Address already in use", r"gai error", r"Name or service not known", r"No route to host"),
+    unless=(
+        r"Address already in use",
+        r"gai error",
+        r"Name or service not known",
+        r"No route to host",
+        r"has failed to (shutdown|send a keep-alive)",
+    ),
     confidence="medium",
     do="Name the first node as it calls itself (hostname) in --rdzv-endpoint, or add --rdzv-conf is_host=1 there and is_host=0 "
     "on the others; or use --master-addr and --node-rank.",
@@ -75,6 +81,8 @@ rendezvous_store_shared = cause(
     r"RendezvousClosedError",
     r"The rendezvous '.{0,80}' has already been closed",
     r"RendezvousStateError",
+    r"has failed to shutdown the rendezvous",
+    tier=2,
     do="Give every job its own --rdzv-id and its own port.",
     confidence="medium",
 )

@@ -125,6 +125,7 @@ ib_device_access_container = cause(
     r"NET/IB : Unable to open device",
     r"Unable to open RDMA device",
     r"/dev/infiniband/\S{1,40}.{0,60}(Permission denied|No such file|Operation not permitted)",
+    unless=(r"nNodes 1\b", r"Avg bus bandwidth"),
     do="Start it with --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 (Kubernetes: the RDMA device plug-in, IPC_LOCK).",
 )
 
@@ -136,7 +137,7 @@ ib_acs_gdr = cause(
         protection errors or crawl.
     See: {NCCL_TROUBLE}
     """,
-    r"status=4\b.{0,80}(opcode|vendor)|IBV_WC_LOC_PROT_ERR|local protection error",
+    r"[Gg]ot completion.{0,160}(error|status)[ =]\(?4\b|IBV_WC_LOC_PROT_ERR|local protection error",
     r"IBV_WC_REM_ACCESS_ERR|remote access error",
     do="Turn ACS off on the PCIe bridges between GPU and adapter (ddp-doctor run names them), or try NCCL_NET_GDR_LEVEL=LOC to confirm it.",
     confidence="medium",

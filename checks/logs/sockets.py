@@ -59,7 +59,12 @@ gloo_loopback = cause(
     """,
     r"connectFullMesh failed",
     r"[Gg]loo.{0,200}remote=\[127\.",
-    needs=(r"remote=\[(::ffff:)?127\.",),
+    r"pair\.cc:\d{1,5}\] connect \[(::ffff:)?127\.",
+    r"Using the loopback address as fallback",
+    needs=(
+        r"remote=\[(::ffff:)?127\.|connect \[(::ffff:)?127\.|Using the loopback address as fallback",
+        r"connectFullMesh failed|Connection refused|timed out",
+    ),
     do="Set GLOO_SOCKET_IFNAME to the interface between the nodes, or mend the own name in /etc/hosts.",
 )
 

@@ -187,8 +187,11 @@ vgpu_uvm_disabled = cause(
     Why: Profiles of virtual GPUs need unified memory switched on in the hypervisor for CUDA's IPC and for NCCL.
     See: https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/
     """,
-    r"(operation not supported|CUDA_ERROR_NOT_SUPPORTED|Cuda failure 801)",
-    needs=(r"GRID|vGPU|[A-Z]\d{1,3}-\d{1,2}(C|Q)\b|uvm",),
+    r"(init|alloc|cuda\w{0,8})\.(cc|h):\d{1,5} NCCL WARN Cuda failure( 801)? 'operation not supported'",
+    r"cudaMallocManaged.{0,80}not supported",
+    r"GRID \w{1,12}-\d{1,3}[CQ]\b|vGPU.{0,80}(uvm|[Uu]nified)",
+    needs=(r"operation not supported|CUDA_ERROR_NOT_SUPPORTED|Cuda failure 801",),
+    unless=(r"nvls\.cc",),
     confidence="medium",
     do="Switch unified memory on for the profile (pciPassthru0.cfg.enable_uvm = 1), or use whole GPUs.",
 )

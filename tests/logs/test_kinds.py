@@ -32,7 +32,7 @@ KINDS = {
         "socket.gaierror: [Errno -3] Temporary failure in name resolution",
     ],
     "rendezvous-no-host": ["torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."],
-    "rendezvous-store-shared": ["torch.distributed.elastic.rendezvous.api.RendezvousClosedError: The rendezvous 'none' has already been closed."],
+    "rendezvous-store-shared": ["WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n1_2_0' has failed to shutdown the rendezvous 'none' due to an error of type RendezvousConnectionError.", "torch.distributed.elastic.rendezvous.api.RendezvousClosedError: The rendezvous 'none' has already been closed."],
     "rendezvous-timeout": [
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients joined.",
@@ -50,7 +50,7 @@ KINDS = {
     "socket-ifname-wrong": [f"{INFO} NCCL_SOCKET_IFNAME set by environment to ib0\n{WARN} Bootstrap : no socket interface found"],
     "socket-loopback": [f"{WARN} socketStartConnect: Connect to 127.0.1.1<41235> failed : Connection refused"],
     "socket-virtual-nic": [f"{INFO} Bootstrap : Using virbr0:192.168.122.1<0>\n{WARN} socketStartConnect: Connect to 192.168.122.1<5000> failed : Connection refused"],
-    "gloo-loopback": ["RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error, remote=[127.0.1.1]:33211"],
+    "gloo-loopback": ["terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:724] connect [127.0.1.1]:3210: Connection refused", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error, remote=[127.0.1.1]:33211"],
     "gloo-ifname-wrong": ["RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth9"],
     "gloo-ip-family-mismatch": ["RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:276] ss1.ss_family == ss2.ss_family. 2 vs 10"],
     "firewall-blocked-port": [f"{WARN} socketStartConnect: Connect to 10.0.0.7<41235> failed : No route to host", "[c10d] The client socket has failed to connect to [10.0.0.7]:29500 (errno: 113 - No route to host)."],
@@ -60,7 +60,9 @@ KINDS = {
     "ib-memlock": ["gpu01:1:2 [0] misc/ibvwrap.cc:234 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"],
     "ib-rail-cross-nic": ["gpu01:1:2 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out"],
     "ib-device-access-container": ["gpu01:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0"],
-    "ib-acs-gdr": ["gpu01:1:2 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=4 opcode=129 len=0 vendor err 81"],
+    "vgpu-uvm-disabled": ["vm1:509:509 [1] init.cc:426 NCCL WARN Cuda failure 801 'operation not supported'"],
+    "desync-rank0-only-collective": [WATCH.format(0, 99, "ALLREDUCE", 1)],
+    "ib-acs-gdr": ["gpu01:1:2 [0] ib_plugin.c:1105 NCCL WARN NET/IB : Got completion from peer 10.0.35.1<49189> with error 4, opcode 5327, len 5327, vendor err 81 (Send)", "gpu01:1:2 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=4 opcode=129 len=0 vendor err 81"],
     "ib-port-error-event": ["gpu01:1:2 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error"],
     "ib-retry-exceeded": ["step 400\ngpu01:1:2 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12 opcode=0 len=0 vendor err 129"],
     "ib-mtu-mismatch": ["gpu01:1:2 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work queue error"],
@@ -124,6 +126,13 @@ KINDS = {
     "slow-fallback-socket": [f"{INFO} NCCL_IB_HCA set to mlx5_0,mlx5_1\n{INFO} NET/IB : No device found.\n{INFO} Using network Socket"],
     "gdr-disabled": [f"{INFO} NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"],
     "iterable-dataset-dispatch": ["ValueError: You can't use batches of different size with `dispatch_batches=True` or when using an `IterableDataset`."],
+    "job-time-limit": ["slurmstepd: error: *** JOB 77 ON gpu01 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"],
+    "job-cancelled": ["slurmstepd: error: *** STEP 77.0 ON gpu01 CANCELLED AT 2026-01-01T00:00:00 ***"],
+    "node-failed": ["srun: error: Node failure on gpu07"],
+    "disk-full": ["OSError: [Errno 28] No space left on device: '/ckpt/step_100.pt'"],
+    "cuda-illegal-access": ["RuntimeError: CUDA error: an illegal memory access was encountered", "RuntimeError: CUDA error: device-side assert triggered"],
+    "gpu-busy": ["RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA error: CUDA-capable device(s) is/are busy or unavailable", "RuntimeError: No CUDA GPUs are available"],
+    "watchdog-stuck": ["[rank1]:[F ProcessGroupNCCL.cpp:1306] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress"],
     "mig-multi-rank": ["RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at CUDAContext.cpp:50, device=1, num_gpus=1"],
 }  # fmt: skip
 
@@ -139,6 +148,10 @@ HEALTHY = {
     "row remap": "[77.1] NVRM: Xid (PCI:0000:c1:00): 63, pid=12, Row Remapper: New row marked for remapping",
     "corrected": "[5.5] pcieport 0000:00:02.0: AER: Corrected error received: id=0010",
     "training": "epoch 3 step 400 loss 1.25 error_rate 0.02 out of memory budget 80%",
+    "collnet": "gpu01:1:2 [0] graph/tuning.cc:187 NCCL WARN CollNet is not supported or fails to initialize, ignoring NCCL_ALGO=COLLNET",
+    "loopback hint": "[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
+    "leaving": "gpu01:1:2 [0] proxy.cc:1 NCCL WARN [Service thread] Accept failed Success\ngpu01:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu02<1>\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Destroy COMPLETE",
+    "one node": "gpu01:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 - Init COMPLETE",
     "finished": "NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1a000 - Destroy COMPLETE\nTraining finished",
 }
 
@@ -161,7 +174,7 @@ def test_harmless_lines_are_no_cause(tmp_path, text):
 def test_every_kind_has_lines_here():
     without = {check.id[5:] for check in CHECKS} - set(KINDS)
     assert without <= {
-        "desync-rank0-only-collective", "env-value-unsupported", "ib-hca-selection", "ib-libibverbs-missing", "ib-plugin-ibext",
+         "env-value-unsupported", "ib-hca-selection", "ib-libibverbs-missing", "ib-plugin-ibext",
         "ld-preload-interception", "nccl-bug-version", "p2p-disabled-by-env", "proxy-intercepts", "service-mesh-sidecar",
-        "slurm-env", "vgpu-uvm-disabled",
+        "slurm-env",
     }  # fmt: skip
