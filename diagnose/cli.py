@@ -533,6 +533,101 @@ def compare(a: str, b: str, as_json: bool) -> int:
     return comparison.exit_status
 
 
+@cli.command("nccl-test", short_help="How fast and how right collectives are on this node.")
+@click.option(
+    "--nproc-per-node",
+    "ranks",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Ranks (default: as many as there are GPUs; 2 without).",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "nccl", "gloo"]),
+    default="auto",
+    show_default=True,
+    help="auto: nccl where torch sees GPUs, else gloo.",
+)
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    type=click.Choice(["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]),
+    help="Repeatable (default: all_reduce).",
+)
+@click.option("-b", "--minbytes", default="8", show_default=True, metavar="SIZE", help="First size: 8, 64K, 128M.")
+@click.option(
+    "-e",
+    "--maxbytes",
+    metavar="SIZE",
+    help="Last size (default: 8G bounded by the free memory of the GPUs; 64M with gloo).",
+)
+@click.option(
+    "-f",
+    "--stepfactor",
+    "factor",
+    type=click.IntRange(2, 1024),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Each size is so many times the one before.",
+)
+@click.option(
+    "-n",
+    "--iters",
+    "iterations",
+    type=click.IntRange(1, 100000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Iterations of each repeat.",
+)
+@click.option(
+    "-w", "--warmup", type=click.IntRange(0, 100000), default=5, show_default=True, metavar="N", help="Warm-ups."
+)
+@click.option(
+    "-c", "--check", type=click.IntRange(0, 1), default=1, show_default=True, metavar="0|1", help="Compare the data."
+)
+@click.option(
+    "-d",
+    "--datatype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8"]),
+    help="Repeatable (default: float32).",
+)
+@click.option(
+    "--min-busbw", type=_Seconds(min=0), metavar="GB/S", help="What the best large size of each collective must reach."
+)
+@click.option("--python", metavar="PATH", help="Interpreter with torch (default: as for run).")
+@click.option("--force", is_flag=True, help="Also on GPUs that other processes use.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def nccl_test(
+    minbytes: str, maxbytes: Optional[str], factor: int, min_busbw: Optional[float], as_json: bool, **options: Any
+) -> int:
+    """How fast collectives are between the ranks of this node, and whether their data is right: all GPUs with NCCL, or processors
+    with Gloo. No compiler and no MPI is needed: torch is.
+
+    The exit status is 0 when all is as wanted, 1 for wrong data or less than --min-busbw, and 3 when it cannot be told.
+    """
+    from ddp_doctor import measuring, nccl_test
+    from ddp_doctor.progress import Progress
+
+    try:
+        plan = measuring.plan(minbytes, maxbytes, factor, _python(options.pop("python")), options)
+    except nccl_test.BadTest as error:
+        raise click.UsageError(_printable(str(error))) from None
+    with Progress() as progress:
+        measured = nccl_test.run(plan, lambda text: progress([text]))
+    verdict = nccl_test.judged(measured, min_busbw)
+    if measured.failure:
+        process.complain(measured.failure)
+        for words in measuring.explained(measured.lines, _width()):
+            process.complain(words)
+    _write("-", nccl_test.as_json(measured, verdict) + "\n" if as_json else nccl_test.table(measured, verdict))
+    return verdict.exit_status
+
+
 @cli.command(short_help="Why a job failed, from its logs.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for an issue.")
