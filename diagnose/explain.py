@@ -43,6 +43,7 @@ NOISE = (
     r"NCCL WARN .{0,60}(Connection closed by remote peer|Accept failed|Socket recv failed|[Cc]onnection reset|Service thread|Proxy Service)",
 )
 """Warnings of runs that go well: what is not there, and ranks that leave one after the other."""
+RUNNING = (r"[Ee]poch[ :=\[]{1,3}\d", r"\bloss[\"']?[ :=]{1,3}-?\d", r"\d(\.\d{1,3})?(it/s|s/it)\b")
 LEAVING = r"(Abort|Destroy) COMPLETE|\[Service thread\] Connection closed"
 
 FAILING = (
@@ -52,6 +53,7 @@ FAILING = (
     r"\[E[^\]]{0,60}(ProcessGroup|socket|c10d|Exception)",
     r"unhandled (cuda|system) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclRemoteError",
     r"NCCL (failure|error)",
+    r"\b(RuntimeError|Dist(Backend|Network|Store|)Error)\b",
     r"(srun|slurmstepd): error",
     r"terminate called after|core dumped|Aborted \(",
     r"\bFATAL\b|Fatal error|FAILED",
@@ -102,7 +104,17 @@ class Explanation:
 def patterns(checks: Sequence[Check]) -> List[str]:
     """Everything that these checks, and we, look for."""
     own = [pattern for check in checks for pattern in getattr(check.call, "__log_patterns__", ())]
-    return [*own, *(pattern for pattern, _ in HARMLESS), WARNED, *NOISE, LEAVING, TRACED, *FAILING, *SUCCEEDED]
+    return [
+        *own,
+        *(pattern for pattern, _ in HARMLESS),
+        WARNED,
+        *NOISE,
+        LEAVING,
+        *RUNNING,
+        TRACED,
+        *FAILING,
+        *SUCCEEDED,
+    ]
 
 
 def of_logs(checks: Sequence[Check]) -> List[Check]:
@@ -128,7 +140,7 @@ def _found(check: Check, cause: Cause) -> Found:
 
 def _went_well(log: Log, ranked: Sequence[Found]) -> bool:
     """Did it come to its end, and is what was found only what ranks print when others leave?"""
-    ended = log.has(*SUCCEEDED) or (log.has(LEAVING) and not log.has(*FAILING))
+    ended = log.has(*SUCCEEDED) or (log.has(LEAVING, *RUNNING) and not log.has(*FAILING))
     return ended and all(each.cause.tier >= CONSEQUENCE for each in ranked)
 
 

@@ -6,6 +6,15 @@ from typing import Any, Callable, Iterator, Sequence
 from ddp_doctor.logs.log import Cause, Log, found
 from ddp_doctor.model import Severity, check
 
+PROGRESS = (
+    r"[Ee]poch[ :=\[]{1,3}\d",
+    r"\d(\.\d{1,3})?(it/s|s/it)\b",
+    r"\bloss[\"']?[ :=]{1,3}-?\d",
+    r"[Tt]raining (finished|complete|done)",
+    r"samples/s|tokens/s",
+)
+"""Lines of a job that trains: what only looks odd did not stop it."""
+
 
 def cause(
     module: str,

@@ -1,6 +1,6 @@
 """Launcher and rendezvous."""
 
-from ddp_doctor.checks.logs._cause import cause
+from ddp_doctor.checks.logs._cause import PROGRESS, cause
 
 TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DIST = "https://docs.pytorch.org/docs/stable/distributed.html"
@@ -195,6 +195,7 @@ slurm_env = cause(
     r"(slurmstepd|srun): error: .{0,200}(task|step)[^\n]{0,40}(exceeded|[Ii]nvalid)",
     confidence="medium",
     tier=2,
+    unless=(*PROGRESS,),
     do="Start with srun, or unset SLURM_NTASKS and SLURM_JOB_NAME in an interactive shell (SLURM_JOB_NAME=interactive for Lightning).",
 )
 

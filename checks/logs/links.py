@@ -69,7 +69,6 @@ p2p_iommu_acs_hang = cause(
     See: {NCCL_TROUBLE}
     """,
     r"ACSCtl:\s{1,4}SrcValid\+",
-    r"\[\w{1,16}\] -> \d{1,5}\[\w{1,16}\] via P2P/(IPC|direct pointer|CUMEM|indirect)",
     r"^#\s{1,8}Rank\s{1,8}\d{1,5} (Group\s{1,4}\d{1,4} )?\s{0,4}Pid",
     needs=(r"NCCL INFO|NCCL version",),
     unless=(

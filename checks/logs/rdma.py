@@ -1,6 +1,10 @@
 """InfiniBand, RoCE, EFA and GPUDirect RDMA."""
 
-from ddp_doctor.checks.logs._cause import cause
+from typing import Iterator
+
+from ddp_doctor.checks.logs._cause import PROGRESS, cause, looks_for
+from ddp_doctor.logs.log import Cause, Log, found
+from ddp_doctor.model import Severity, check
 
 NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 NCCL_NET = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html"
@@ -230,21 +234,32 @@ ofi_gdr_level_hang = cause(
     confidence="medium",
 )
 
-gdr_disabled = cause(
-    __name__,
-    """GPUDirect RDMA is not used.
-
-    Why: The nvidia-peermem module is not loaded and dma-buf does not work, or it is used in one direction only: data goes
-        through the host's memory.
-    See: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html
-    """,
+GDR_SENT, PLAIN_RECEIVED = r"\[send\] via NET/IB/\d{1,3}/GDRDMA", r"\[receive\] via NET/IB/\d{1,3}(/Shared)?$"
+GDR_OFF = (
     r"GPU Direct RDMA Disabled for (HCA|GPU)",
-    r"\[receive\] via NET/IB/\d{1,2}(/Shared)?$",
     r"nvidia[-_]peermem.{0,60}(not (loaded|found|available)|failed)",
     r"NCCL_NET_GDR_LEVEL set by environment to (LOC|0)\b",
     r"NCCL_NET_GDR_READ set by environment to 0",
-    confidence="medium",
-    tier=2,
-    unless=(r"NCCL WARN (Cuda|Call)", r"status\": ?\"success"),
+)
+
+
+@check(Severity.ERROR)
+@looks_for(
+    *GDR_OFF,
+    GDR_SENT,
+    PLAIN_RECEIVED,
+    *PROGRESS,
     do="Load the module: modprobe nvidia-peermem (or the open kernel module with dma-buf): ddp-doctor run says which is missing.",
 )
+def gdr_disabled(log: Log) -> Iterator[Cause]:
+    """GPUDirect RDMA is not used, or in one direction only.
+
+    Why: The nvidia-peermem module is not loaded and dma-buf does not work, or a variable forbids it: data goes through the
+        host's memory. Where a connection sends with it and receives without, its other end lacks it.
+    See: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html
+    """
+    events = log.events(*GDR_OFF)
+    if log.has(GDR_SENT) and log.has(PLAIN_RECEIVED):
+        events += log.events(PLAIN_RECEIVED)
+    if events and not log.has(*PROGRESS):
+        yield found(events, tier=2, confidence="medium")

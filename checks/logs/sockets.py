@@ -1,6 +1,6 @@
 """Sockets and interfaces."""
 
-from ddp_doctor.checks.logs._cause import cause
+from ddp_doctor.checks.logs._cause import PROGRESS, cause
 
 NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 NCCL_NET = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html"
@@ -119,7 +119,8 @@ service_mesh_sidecar = cause(
     """,
     r"[Ii]stio|[Ee]nvoy|linkerd|sidecar",
     r"mpi-?operator|nccl-tests-worker-\d{1,4}:\d{1,8}:\d{1,8} \[\d\] NCCL INFO Bootstrap",
-    unless=(r"Init COMPLETE", r"NCCL WARN", r"Avg bus bandwidth"),
+    needs=(r"NCCL INFO Bootstrap",),
+    unless=(*PROGRESS, r"Init COMPLETE", r"NCCL WARN", r"Avg bus bandwidth"),
     confidence="low",
     do='Turn injection off for the training pods (sidecar.istio.io/inject: "false"), or exclude their ports.',
 )
@@ -169,8 +170,9 @@ proxy_intercepts = cause(
     Why: Clients of gRPC and HTTP obey http_proxy; rendezvous through etcd or an object store then goes to the proxy.
     See: {DIST}
     """,
-    r"(http_proxy|https_proxy|HTTP_PROXY|HTTPS_PROXY|ProxyError|407 Proxy Authentication|Tunnel connection failed|via proxy)",
-    needs=(r"[Ee]rror|ailed|timed? ?out|refused",),
+    r"ProxyError|407 Proxy Authentication|Tunnel connection failed",
+    r"https?_proxy.{0,200}(failed|refused|timed out)",
+    r"failed to connect.{0,80}(through|via|to) (the )?proxy",
     confidence="medium",
     tier=2,
     do="Unset http_proxy and https_proxy for the job, or set no_proxy to the nodes' names and addresses.",

@@ -1,6 +1,6 @@
 """Driver, CUDA and libraries."""
 
-from ddp_doctor.checks.logs._cause import cause
+from ddp_doctor.checks.logs._cause import PROGRESS, cause
 
 COMPAT = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
@@ -170,6 +170,7 @@ ld_preload_interception = cause(
     r"pynccl\.py:\d{1,5}\] vLLM is using nccl",
     needs=(r"LD_PRELOAD|HAMI|HAMi|libvgpu|vgpu|pynccl\.py",),
     unless=(
+        *PROGRESS,
         r"Init COMPLETE",
         r"init complete",
         r"Using NCCL_P2P_DISABLE",

@@ -124,7 +124,8 @@ KINDS = {
     "thermal-throttle": ["        HW Thermal Slowdown : Active"],
     "p2p-iommu-acs-hang": ["# Using devices\n#   Rank  0 Pid 15 on gpu01 device  0 [0x02] GeForce\ngpu01:15:15 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\ngpu01:15:15 [0] NCCL INFO Channel 00 : 1[c2000] -> 0[c1000] via P2P/direct pointer"],
     "slow-fallback-socket": [f"{INFO} NCCL_IB_HCA set to mlx5_0,mlx5_1\n{INFO} NET/IB : No device found.\n{INFO} Using network Socket"],
-    "gdr-disabled": [f"{INFO} NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"],
+    "proxy-intercepts": ["requests.exceptions.ProxyError: HTTPSConnectionPool: Tunnel connection failed: 403 Forbidden"],
+    "gdr-disabled": ["gpu01:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\ngpu01:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1", f"{INFO} NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"],
     "iterable-dataset-dispatch": ["ValueError: You can't use batches of different size with `dispatch_batches=True` or when using an `IterableDataset`."],
     "job-time-limit": ["slurmstepd: error: *** JOB 77 ON gpu01 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"],
     "job-cancelled": ["slurmstepd: error: *** STEP 77.0 ON gpu01 CANCELLED AT 2026-01-01T00:00:00 ***"],
@@ -152,6 +153,16 @@ HEALTHY = {
     "loopback hint": "[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     "leaving": "gpu01:1:2 [0] proxy.cc:1 NCCL WARN [Service thread] Accept failed Success\ngpu01:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu02<1>\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Destroy COMPLETE",
     "one node": "gpu01:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 - Init COMPLETE",
+    "a paste of a start": "\n".join(
+        f"gpu01:1:{n} [{n}] NCCL INFO Channel 0{n}/0 : {n}[{n}] -> {n + 1}[{n + 1}] via P2P/IPC" for n in range(4)
+    )
+    + "\ngpu01:1:2 [0] NCCL INFO Connected all rings\ngpu01:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Init COMPLETE",
+    "no GPUDirect where there is none": "gpu01:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0\ngpu01:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",
+    "a proxy in the environment": "http_proxy=http://proxy:3128\nerror rate 0.1, 0 failed",
+    "Lightning without srun": "The `srun` command is available on your system but is not used. HINT: If your intention is to run Lightning on SLURM\nEpoch 3: 100%|####| 10/10 [00:01<00:00, 9.1it/s]",
+    "preloaded, and it runs": "LD_PRELOAD=/usr/lib/libjemalloc.so\nstep 10 loss=1.25",
+    "sockets on one node": "gpu01:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\ngpu01:1:2 [0] NCCL INFO NET/IB : No device found.\ngpu01:1:2 [0] NCCL INFO Using network Socket\ngpu01:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC",
+    "a store that closes": "epoch 3 loss 0.1\n[rank3]:[W TCPStore.cpp:106] [c10d] recvValue failed on SocketImpl(fd=5): Connection reset by peer",
     "finished": "NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1a000 - Destroy COMPLETE\nTraining finished",
 }
 
@@ -175,6 +186,6 @@ def test_every_kind_has_lines_here():
     without = {check.id[5:] for check in CHECKS} - set(KINDS)
     assert without <= {
          "env-value-unsupported", "ib-hca-selection", "ib-libibverbs-missing", "ib-plugin-ibext",
-        "ld-preload-interception", "nccl-bug-version", "p2p-disabled-by-env", "proxy-intercepts", "service-mesh-sidecar",
+        "ld-preload-interception", "nccl-bug-version", "p2p-disabled-by-env", "service-mesh-sidecar",
         "slurm-env",
     }  # fmt: skip
