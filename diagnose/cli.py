@@ -533,6 +533,55 @@ def compare(a: str, b: str, as_json: bool) -> int:
     return comparison.exit_status
 
 
+@cli.command(short_help="What to do about what run finds: to read, to source, or as a script.")
+@_asking
+@_choosing
+@click.option(
+    "--facts", "facts_given", metavar="FILE", help="For collected facts, or a saved report, instead of this node."
+)
+@click.option("--replay", metavar="BUNDLE", help="For a recorded bundle.")
+@click.option("--env", "as_env", is_flag=True, help='Export and unset lines alone: eval "$(ddp-doctor fix --env)".')
+@click.option(
+    "--script", metavar="FILE", help="Also write a shell script that shows the commands, and runs them with --apply."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.argument("ids", nargs=-1, metavar="[CHECK-ID...]")
+def fix(
+    ids: Tuple[str, ...],
+    facts_given: Optional[str],
+    replay: Optional[str],
+    as_env: bool,
+    script: Optional[str],
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """What to do about what run finds here, or in FILE; with CHECK-IDs about these alone. Nothing is applied.
+
+    The exit status is 0 when there is nothing to fix at or above --fail-on, else 1.
+    """
+    from ddp_doctor import fixing, registry
+
+    options.update(expect_gpus=None, require=(), scope=None)
+    with _plain_errors():
+        config = _config(options)
+        registry.chosen(registry.load(), ids, ())
+        if facts_given:
+            report, _ = _report_of_saved((facts_given,), config, None)
+        else:
+            report, _ = _report_of_node(_host(replay), _ask(options, config), config, options["deadline"], None)
+    found = fixing.fixes(report, ids)
+    told = (
+        fixing.as_json(found) + "\n"
+        if as_json
+        else fixing.environment(found)
+        if as_env
+        else fixing.text(found, _width())
+    )
+    written = not script or _written(script, partial(_write, script, fixing.script(found)))
+    _write("-", told)
+    return fixing.exit_status(found, config.fail_on) if written else USAGE
+
+
 @cli.command("nccl-test", short_help="How fast and how right collectives are on this node.")
 @click.option(
     "--nproc-per-node",
