@@ -12,8 +12,9 @@ from ddp_doctor.redact import text as redacted
 from ddp_doctor.registry import Check
 
 SCHEMA_VERSION = 1
-CONSEQUENCE = 4
-"""The tier of what mostly follows from something else."""
+ENDED_BADLY = (r"ChildFailedError", r"exitcode ?: -?[1-9]", r"(srun|slurmstepd): error", r"core dumped")
+RAISED, CONSEQUENCE = 3, 4
+"""Tiers of what the program raised itself, and of what mostly follows from something else."""
 SHOWN = 3
 """Lines that are quoted of a cause, and causes that are told."""
 
@@ -63,6 +64,7 @@ TRACED = r"NCCL INFO \S{1,60}:\d{1,6} -> [1-9]"
 """How NCCL tells, frame by frame, where an error came from."""
 SUCCEEDED = (
     r"Avg bus bandwidth",
+    r"train_runtime|train_samples_per_second",
     r"Training (finished|completed?|runs)|[Tt]raining (is )?(done|finished|complete)",
     r"\"status\": \"success\"|target.{0,20}reached",
     r"100%\|",
@@ -111,6 +113,7 @@ def patterns(checks: Sequence[Check]) -> List[str]:
         *NOISE,
         LEAVING,
         *RUNNING,
+        *ENDED_BADLY,
         TRACED,
         *FAILING,
         *SUCCEEDED,
@@ -126,6 +129,8 @@ def explain(log: Log, checks: Sequence[Check]) -> Explanation:
     """The causes that the checks find, the likeliest first; "healthy" only where nothing failed."""
     found = [_found(check, cause) for check in checks for cause in check.call(log=log)]
     ranked = sorted(found, key=lambda each: (each.cause.tier, each.began.order if each.began else 0))
+    if not log.has(*ENDED_BADLY):
+        ranked = [each for each in ranked if not _went_on(log, each)]
     dismissed = tuple((log.events(pattern)[0], words) for pattern, words in HARMLESS if log.has(pattern))
     if _went_well(log, ranked):
         ranked = []
@@ -136,6 +141,12 @@ def explain(log: Log, checks: Sequence[Check]) -> Explanation:
 def _found(check: Check, cause: Cause) -> Found:
     do = getattr(check.call, "__log_remedy__", "")
     return Found(check.id, check.doc.title, check.doc.why, check.doc.see, do, cause)
+
+
+def _went_on(log: Log, each: Found) -> bool:
+    """Did the job come to a good end after what the program raised, or what befell a peer?"""
+    ends = log.events(*SUCCEEDED)
+    return each.cause.tier >= RAISED and bool(ends) and ends[-1].order > max(e.order for e in each.cause.events)
 
 
 def _went_well(log: Log, ranked: Sequence[Found]) -> bool:

@@ -16,6 +16,8 @@ WATCHDOG = r"[Ww]atchdog caught collective operation timeout"
 TIMEOUT = r"Timed out waiting \d{1,12}ms for (recv|send) operation|gloo.{0,120}[Tt]imed out|Collective timed out|collective operation timeout"
 FINGERPRINT = r"Detected mismatch between collectives on ranks"
 EXCEPTION = r"^(\[[\w |:.,-]{1,60}\]:?\s{0,8}|\d{1,6}: |\(?\w{1,40} pid=\d{1,9}[^)]{0,60}\)\s?|\[1,\d{1,6}\]<std\w{3}>:\s?)?([A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(Error|Exception|Exit|NotFound|Fault)(: |$)"
+IGNORED, IGNORED_LINES = r"^Exception ignored in", 30
+"""What Python prints of an exception in a destructor, with its traceback; the program goes on."""
 SEGFAULT = r"Signal 11|exitcode: -11|Segmentation fault|[Cc]aught signal 11|SIGSEGV"
 KILLED = r"exitcode: -9|Signal 9 \(SIGKILL\)|received signal 9|Killed\s{0,3}$"
 
@@ -175,8 +177,14 @@ def _missing(log: Log, waiting: Set[int]) -> Set[int]:
 
 
 def _exceptions(log: Log) -> List[Event]:
-    """Exceptions of the program itself: not those by which torch tells what befell it."""
-    return [event for event in log.events(EXCEPTION) if not _OF_TORCH.search(event.text)]
+    """Exceptions of the program itself: not those by which torch tells what befell it, nor such as Python passed over."""
+    ignored = [(event.source, event.number) for event in log.events(IGNORED)]
+    return [
+        event
+        for event in log.events(EXCEPTION)
+        if not _OF_TORCH.search(event.text)
+        and not any(source == event.source and 0 < event.number - number <= IGNORED_LINES for source, number in ignored)
+    ]
 
 
 def _kind(event: Event) -> str:
@@ -186,7 +194,9 @@ def _kind(event: Event) -> str:
 
 
 @check(Severity.ERROR)
-@looks_for(EXCEPTION, do="Mend what the exception says: it is the program's own, and would come on one GPU as well.")
+@looks_for(
+    EXCEPTION, IGNORED, do="Mend what the exception says: it is the program's own, and would come on one GPU as well."
+)
 def app_exception_all_ranks(log: Log) -> Iterator[Cause]:
     """The program raised the same exception on all ranks.
 

@@ -163,6 +163,8 @@ HEALTHY = {
     "preloaded, and it runs": "LD_PRELOAD=/usr/lib/libjemalloc.so\nstep 10 loss=1.25",
     "sockets on one node": "gpu01:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\ngpu01:1:2 [0] NCCL INFO NET/IB : No device found.\ngpu01:1:2 [0] NCCL INFO Using network Socket\ngpu01:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC",
     "a store that closes": "epoch 3 loss 0.1\n[rank3]:[W TCPStore.cpp:106] [c10d] recvValue failed on SocketImpl(fd=5): Connection reset by peer",
+    "a destructor's exception": "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\nTraceback (most recent call last):\n  File 'x.py', line 3\nAssertionError: can only test a child process\nepoch 2\nTraining finished",
+    "an exception that was caught": "ConnectionError: a retry follows\nepoch 2 loss 1.0\n{'train_runtime': 100.0, 'train_loss': 1.0}",
     "finished": "NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 busId 1a000 - Destroy COMPLETE\nTraining finished",
 }
 
