@@ -128,7 +128,7 @@ def of_logs(checks: Sequence[Check]) -> List[Check]:
 def explain(log: Log, checks: Sequence[Check]) -> Explanation:
     """The causes that the checks find, the likeliest first; "healthy" only where nothing failed."""
     found = [_found(check, cause) for check in checks for cause in check.call(log=log)]
-    ranked = sorted(found, key=lambda each: (each.cause.tier, each.began.order if each.began else 0))
+    ranked = sorted(found, key=_likeliest)
     if not log.has(*ENDED_BADLY):
         ranked = [each for each in ranked if not _went_on(log, each)]
     dismissed = tuple((log.events(pattern)[0], words) for pattern, words in HARMLESS if log.has(pattern))
@@ -136,6 +136,11 @@ def explain(log: Log, checks: Sequence[Check]) -> Explanation:
         ranked = []
     verdict = "failing" if ranked else "unknown" if _seems_failing(log) else "healthy"
     return Explanation(verdict, tuple(ranked), dismissed, log)
+
+
+def _likeliest(each: Found) -> Tuple[int, bool, int]:
+    """Nearer to the root first, guesses last, then the earliest."""
+    return each.cause.tier, each.cause.confidence == "low", each.began.order if each.began else 0
 
 
 def _found(check: Check, cause: Cause) -> Found:
