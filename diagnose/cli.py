@@ -360,7 +360,10 @@ def _checks(config: Any) -> Tuple[Any, Any]:
 
     loaded = registry.load()
     configuration.refuse_unknown_checks(config, loaded.checks)
-    return registry.chosen(loaded, config.select, config.ignore), loaded
+    found = registry.chosen(loaded, config.select, config.ignore)
+    if found and all("log" in check.parameters for check in found):
+        raise click.UsageError("checks of logs judge what a job left: ddp-doctor explain FILE...")
+    return found, loaded
 
 
 def _time_for_collecting(deadline_s: Optional[float]) -> Optional[float]:

@@ -221,3 +221,11 @@ def test_too_many_files_are_refused(tmp_path, monkeypatch):
         (tmp_path / str(number)).write_text("x")
     with pytest.raises(reading.BadLog, match="more than 2 files"):
         reading.files([str(tmp_path)])
+
+
+def test_who_selects_checks_of_logs_for_a_node_is_told_where_they_belong():
+    done = subprocess.run(
+        [sys.executable, "-m", "ddp_doctor", "run", "--select", "logs"], capture_output=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert b"ddp-doctor explain FILE" in done.stderr
