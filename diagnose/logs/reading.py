@@ -1,18 +1,24 @@
 """Reading logs piece by piece: files, folders, compressed ones and standard input, in bounded memory."""
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import os
 import sys
-from typing import BinaryIO, Iterable, Iterator, List
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List
 
 PIECE_BYTES = 1 << 20
 LINE_BYTES = 1 << 16
 """A longer line is cut there: no message is as long, and a file without line ends must not fill the memory."""
 FILES_MAX = 20_000
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}
+_UNPACKERS: Dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+    **{b"BZh%d" % level: bz2.BZ2File for level in range(1, 10)},
+}
+"""First bytes -> what unpacks them (RFC 1952; the .xz file format; bzip2)."""
 
 
 class BadLog(Exception):
@@ -49,13 +55,21 @@ def pieces(path: str) -> Iterator[bytes]:
         raise BadLog(f"{'standard input' if path == '-' else path}: {words}") from None
 
 
-def _opened(path: str) -> BinaryIO:
-    if path == "-":
-        return sys.stdin.buffer
-    with open(path, "rb") as file:
-        head = file.read(2)
-    opener = _OPENERS.get(head, open)
-    return opener(path, "rb")  # type: ignore[no-any-return, operator]
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """The content, unpacked; told by its first bytes, which stay to be read: it may be a pipe."""
+    with contextlib.ExitStack() as stack:
+        file: Any = sys.stdin.buffer if path == "-" else stack.enter_context(_file(path))
+        head = file.peek(len(max(_UNPACKERS, key=len)))
+        unpack = next((unpacker for magic, unpacker in _UNPACKERS.items() if head.startswith(magic)), None)
+        yield file if unpack is None else stack.enter_context(unpack(file))
+
+
+def _file(path: str) -> BinaryIO:
+    """Opened without waiting: a named pipe to which nobody writes is empty."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(fd, True)
+    return os.fdopen(fd, "rb")
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -80,6 +94,6 @@ def _skipped(file: BinaryIO) -> bytes:
     """Go to the end of a line that never seems to end; what follows it in that piece."""
     while True:
         piece = file.read(PIECE_BYTES)
-        place = piece.find(b"\n")
-        if not piece or place >= 0:
-            return piece[place + 1 :] if piece else b""
+        ends = [place for place in (piece.find(b"\n"), piece.find(b"\r")) if place >= 0]
+        if not piece or ends:
+            return piece[min(ends) + 1 :] if piece else b""

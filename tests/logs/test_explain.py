@@ -1,5 +1,6 @@
 """The command over real cases, and over files that are odd or hostile."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -64,6 +65,29 @@ def test_plain_and_compressed(tmp_path, name, opened):
     found = judged(tmp_path / name)
     began = found.causes[0].began
     assert (found.causes[0].id, began.number, began.rank) == ("logs/gpu-oom", 2, 3)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress, bz2.compress, bytes])
+def test_standard_input_and_pipes_may_be_compressed(packed):
+    content = packed(f"one\n{OOM}\n".encode())
+    assert doctor("-", stdin=content).returncode == 1
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    done = doctor(f"/dev/fd/{read}", pass_fds=(read,))
+    os.close(read)
+    assert (done.returncode, b"2 lines" in done.stdout) == (1, True)
+
+
+def test_a_plain_log_that_begins_like_an_archive(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text(f"BZ is how this log begins\n{OOM}\n")
+    assert judged(path).causes[0].id == "logs/gpu-oom"
+
+
+def test_a_pipe_to_which_nobody_writes_is_empty(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert doctor(tmp_path / "pipe").returncode == 3
 
 
 def test_a_folder_of_one_file_for_each_rank(tmp_path):
