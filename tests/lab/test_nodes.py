@@ -280,3 +280,18 @@ def test_where_ranks_start_over_ssh_the_nodes_log_in_to_each_other(hosts):
     assert status == 1
     assert ("n1", "n2") in failed  # only the head knows keys and hosts
     assert {node for node, _ in failed} == {"n1", "n2", "n3"}
+
+
+def test_a_node_whose_firewall_drops_is_named_with_a_remedy(lab, hosts):
+    walled = lab.add("walled")
+    walled.sshd()
+    walled.nft("ct state established,related accept; tcp dport 22 accept; ip protocol tcp drop")
+    hosts["head"].knows(*(host for host in lab.hosts.values() if (host.folder / "host_key_22.pub").exists()))
+    asked = ("--profile", "standard", "--select", "pairs/ports-blocked")
+    status, report = run(hosts["head"], "--nodes", "n1,walled", *asked)
+    failures = [v for v in report["verdicts"] if v["outcome"] == "failed"]
+    (failed,) = [v for v in failures if v["check"] == "pairs/ports-blocked"]
+    assert (status, failed["node"], failed["subject"]) == (1, "n1", "to walled")
+    assert "a firewall drops the packets" in failed["message"]
+    steps = [step for remedy in failed["fixes"] for step in remedy["steps"]]
+    assert any("nft" in step["text"] and "10.77.0.0/24" in step["text"] for step in steps)
